@@ -1,0 +1,388 @@
+//! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
+//! both run on loopback with no file at all; an unknown key is refused.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::Fault;
+use crate::units::{DurationMs, cpus_milli, parse_bytes};
+
+/// `master.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MasterConfig {
+    /// Name of the cluster, shown by `status`.
+    pub cluster: String,
+    /// UDP address for agents and operators.
+    pub listen: String,
+    /// Folder of the store; the default depends on the user.
+    pub state_dir: Option<String>,
+    pub tls: TlsConfig,
+    pub rounds: RoundConfig,
+    pub nodes: NodeTimesConfig,
+    pub jobs: JobTimesConfig,
+    pub limits: LimitsConfig,
+}
+
+/// `agent.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Node name; must equal the one in the certificate. Default: from the certificate.
+    pub name: Option<String>,
+    /// The master's UDP address.
+    pub master: String,
+    pub state_dir: Option<String>,
+    /// Numeric address at which other nodes' tasks reach tasks here.
+    pub task_address: String,
+    /// User for tasks where the agent runs as root; the agent's own user elsewhere.
+    pub task_user: String,
+    /// Folder that holds the Python package `optimus`, put on `PYTHONPATH` of each task.
+    pub python_package: Option<String>,
+    pub beat: DurationMs,
+    /// TERM, this long a wait, then KILL.
+    pub stop_grace: DurationMs,
+    /// After this time without contact, tasks with `on_disconnect` stop or replace are ended.
+    pub disconnect_stop: DurationMs,
+    /// Output kept for each task: one file of this size and one older.
+    pub log_bytes_max: String,
+    pub tls: TlsConfig,
+    pub capacity: CapacityConfig,
+}
+
+/// Files in PEM. Default: made in the state folder where everything is on loopback.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    pub ca: Option<String>,
+    pub certificate: Option<String>,
+    pub key: Option<String>,
+}
+
+/// What the agent says it has, instead of what it finds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CapacityConfig {
+    pub cpus: Option<f64>,
+    pub memory: Option<String>,
+    pub gpus: Option<u32>,
+    pub named: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoundConfig {
+    pub interval: DurationMs,
+    /// Least time between two rounds, whatever asks for one.
+    pub spacing: DurationMs,
+    /// A change of shape must save this many times its measured cost.
+    pub hysteresis_factor: f64,
+    /// Least time between two changes of one job's shape.
+    pub change_spacing: DurationMs,
+    /// Shapes tried for a new job, and how long each is measured.
+    pub profile_shapes_max: u32,
+    pub profile_time: DurationMs,
+    /// Assumed cost of a job's first rescale.
+    pub rescale_cost: DurationMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeTimesConfig {
+    pub suspect: DurationMs,
+    pub down: DurationMs,
+    /// After a start of the master no node is judged for this long.
+    pub start_grace: DurationMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobTimesConfig {
+    /// From the start order to the first step of every worker.
+    pub start_timeout: DurationMs,
+    /// From the checkpoint order to its manifest.
+    pub checkpoint_timeout: DurationMs,
+    /// TERM, this long a wait, then KILL, where a generation is stopped.
+    pub stop_grace: DurationMs,
+    /// First wait before a restart after a fault; doubles up to `backoff_max`.
+    pub backoff: DurationMs,
+    pub backoff_max: DurationMs,
+    /// Time without any new step before a running generation is taken as hung.
+    pub stall_timeout: DurationMs,
+    pub checkpoints_kept: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    pub jobs_queued_max: u32,
+    /// Finished jobs kept in the store.
+    pub jobs_finished_kept: u32,
+    pub events_kept: u32,
+    pub rounds_kept: u32,
+    /// First and last root port of PS schedulers; outside the range of ephemeral ports.
+    pub root_ports: (u16, u16),
+}
+
+impl Default for MasterConfig {
+    fn default() -> Self {
+        Self {
+            cluster: "optimus".to_owned(),
+            listen: "127.0.0.1:7600".to_owned(),
+            state_dir: None,
+            tls: TlsConfig::default(),
+            rounds: RoundConfig::default(),
+            nodes: NodeTimesConfig::default(),
+            jobs: JobTimesConfig::default(),
+            limits: LimitsConfig::default(),
+        }
+    }
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            name: None,
+            master: "127.0.0.1:7600".to_owned(),
+            state_dir: None,
+            task_address: "127.0.0.1".to_owned(),
+            task_user: "nobody".to_owned(),
+            python_package: None,
+            beat: DurationMs::seconds(2),
+            stop_grace: DurationMs::seconds(10),
+            disconnect_stop: DurationMs::seconds(45),
+            log_bytes_max: "8MiB".to_owned(),
+            tls: TlsConfig::default(),
+            capacity: CapacityConfig::default(),
+        }
+    }
+}
+
+impl Default for RoundConfig {
+    fn default() -> Self {
+        Self {
+            interval: DurationMs::seconds(600),
+            spacing: DurationMs::seconds(1),
+            hysteresis_factor: 1.5,
+            change_spacing: DurationMs::seconds(60),
+            profile_shapes_max: 5,
+            profile_time: DurationMs::seconds(10),
+            rescale_cost: DurationMs::seconds(10),
+        }
+    }
+}
+
+impl Default for NodeTimesConfig {
+    fn default() -> Self {
+        Self {
+            suspect: DurationMs::seconds(10),
+            down: DurationMs::seconds(60),
+            start_grace: DurationMs::seconds(60),
+        }
+    }
+}
+
+impl Default for JobTimesConfig {
+    fn default() -> Self {
+        Self {
+            start_timeout: DurationMs::seconds(300),
+            checkpoint_timeout: DurationMs::seconds(120),
+            stop_grace: DurationMs::seconds(10),
+            backoff: DurationMs::seconds(5),
+            backoff_max: DurationMs::seconds(300),
+            stall_timeout: DurationMs::seconds(600),
+            checkpoints_kept: 2,
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            jobs_queued_max: 10_000,
+            jobs_finished_kept: 10_000,
+            events_kept: 20_000,
+            rounds_kept: 1_000,
+            root_ports: (21_000, 29_999),
+        }
+    }
+}
+
+fn check_address(field: &str, text: &str, faults: &mut Vec<Fault>) {
+    if text.parse::<std::net::SocketAddr>().is_err() {
+        faults.push(Fault::new(
+            field,
+            format!("{text:?} is not an address and a port"),
+            "write a numeric address, such as 10.0.0.1:7600 or [::1]:7600",
+        ));
+    }
+}
+
+fn check_order(low: (&str, DurationMs), high: (&str, DurationMs), faults: &mut Vec<Fault>) {
+    if high.1 <= low.1 {
+        faults.push(Fault::new(
+            high.0,
+            format!("{} is not longer than {} = {}", high.1, low.0, low.1),
+            format!("give more than {}", low.1),
+        ));
+    }
+}
+
+fn check_positive(field: &str, duration: DurationMs, faults: &mut Vec<Fault>) {
+    if duration.0 == 0 {
+        faults.push(Fault::new(field, "is zero", "give a positive duration such as 10s"));
+    }
+}
+
+fn check_tls(tls: &TlsConfig, faults: &mut Vec<Fault>) {
+    let given = [&tls.ca, &tls.certificate, &tls.key];
+    let count = given.iter().filter(|path| path.is_some()).count();
+    if count != 0 && count != given.len() {
+        faults.push(Fault::new(
+            "tls",
+            "names only some of ca, certificate and key",
+            "give all three, or none to use those in the state folder",
+        ));
+    }
+}
+
+impl MasterConfig {
+    /// Everything wrong with the settings, all at once.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        check_address("listen", &self.listen, &mut faults);
+        check_tls(&self.tls, &mut faults);
+        let (rounds, nodes, jobs) = (&self.rounds, &self.nodes, &self.jobs);
+        for (field, duration) in [
+            ("rounds.interval", rounds.interval),
+            ("rounds.spacing", rounds.spacing),
+            ("rounds.profile_time", rounds.profile_time),
+            ("nodes.suspect", nodes.suspect),
+            ("jobs.start_timeout", jobs.start_timeout),
+            ("jobs.checkpoint_timeout", jobs.checkpoint_timeout),
+            ("jobs.stall_timeout", jobs.stall_timeout),
+            ("jobs.backoff", jobs.backoff),
+        ] {
+            check_positive(field, duration, &mut faults);
+        }
+        check_order(
+            ("nodes.suspect", nodes.suspect),
+            ("nodes.down", nodes.down),
+            &mut faults,
+        );
+        if jobs.backoff_max < jobs.backoff {
+            faults.push(Fault::new(
+                "jobs.backoff_max",
+                format!("{} is under jobs.backoff = {}", jobs.backoff_max, jobs.backoff),
+                "raise it",
+            ));
+        }
+        if !(1..=16).contains(&rounds.profile_shapes_max) {
+            faults.push(Fault::new(
+                "rounds.profile_shapes_max",
+                format!("{} is out of range", rounds.profile_shapes_max),
+                "give 1 to 16; 5 is usual",
+            ));
+        }
+        if !(0.0..=100.0).contains(&rounds.hysteresis_factor) {
+            faults.push(Fault::new(
+                "rounds.hysteresis_factor",
+                format!("{} is out of range", rounds.hysteresis_factor),
+                "give 0 to 100; 1.5 is usual",
+            ));
+        }
+        if !(1..=100).contains(&jobs.checkpoints_kept) {
+            faults.push(Fault::new(
+                "jobs.checkpoints_kept",
+                format!("{} is out of range", jobs.checkpoints_kept),
+                "give 1 to 100",
+            ));
+        }
+        let (first, last) = self.limits.root_ports;
+        if first < 1024 || last < first || last - first < 100 {
+            faults.push(Fault::new(
+                "limits.root_ports",
+                format!("[{first}, {last}] is not a range of at least 100 ports from 1024 on"),
+                "give two ports outside the system's ephemeral range, such as [21000, 29999]",
+            ));
+        }
+        faults
+    }
+}
+
+impl AgentConfig {
+    /// Everything wrong with the settings, all at once.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        check_address("master", &self.master, &mut faults);
+        check_tls(&self.tls, &mut faults);
+        if let Some(name) = &self.name
+            && let Err(error) = name.parse::<crate::NodeId>()
+        {
+            faults.push(Fault::new("name", format!("{name:?} is not a node name"), error.remedy));
+        }
+        if self.task_address.parse::<std::net::IpAddr>().is_err() {
+            faults.push(Fault::new(
+                "task_address",
+                format!("{:?} is not a numeric address", self.task_address),
+                "give the address of this node's training network, such as 10.0.0.7",
+            ));
+        }
+        if self.task_user == "root" || self.task_user.is_empty() {
+            faults.push(Fault::new(
+                "task_user",
+                format!("{:?} cannot run tasks", self.task_user),
+                "name an unprivileged user: a task never runs as root",
+            ));
+        }
+        if !(100..=60_000).contains(&self.beat.0) {
+            faults.push(Fault::new(
+                "beat",
+                format!("{} is out of range", self.beat),
+                "give 100ms to 60s; 2s is usual",
+            ));
+        }
+        check_positive("disconnect_stop", self.disconnect_stop, &mut faults);
+        if let Err(error) = parse_bytes(&self.log_bytes_max) {
+            faults.push(Fault::new("log_bytes_max", error.to_string(), "give such as 8MiB"));
+        }
+        if let Some(Err(error)) = self.capacity.cpus.map(cpus_milli) {
+            faults.push(Fault::new("capacity.cpus", error.to_string(), "give such as 16"));
+        }
+        if let Some(Err(error)) = self.capacity.memory.as_deref().map(parse_bytes) {
+            faults.push(Fault::new("capacity.memory", error.to_string(), "give such as 64GiB"));
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_have_no_fault() {
+        assert_eq!(MasterConfig::default().faults(), []);
+        assert_eq!(AgentConfig::default().faults(), []);
+    }
+
+    #[test]
+    fn all_faults_come_at_once() {
+        let mut master = MasterConfig { listen: "nowhere".to_owned(), ..Default::default() };
+        master.nodes.down = DurationMs::seconds(5);
+        master.rounds.hysteresis_factor = f64::NAN;
+        master.limits.root_ports = (80, 90);
+        assert_eq!(master.faults().len(), 4);
+        let agent = AgentConfig {
+            task_user: "root".to_owned(),
+            task_address: "host".to_owned(),
+            name: Some("N 1".to_owned()),
+            capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
+            ..Default::default()
+        };
+        assert_eq!(agent.faults().len(), 4);
+    }
+}
