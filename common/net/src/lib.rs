@@ -1,1 +1,52 @@
-//! Being written.
+//! How the parts of a cluster talk: QUIC with mutual TLS, bincode frames with limits, and a
+//! handshake that any two versions can finish in words.
+//!
+//! A master listens with [`server`]; agents and operators use [`connect`]. Both get a
+//! [`Session`]: the connection with the identity in the peer's certificate, and the first
+//! stream. Further streams come from [`Connection::open_bi`] and [`Connection::accept_bi`].
+//! Messages are the types of the crate `model`; this crate knows none of them.
+
+mod client;
+mod codec;
+mod connection;
+mod credentials;
+mod error;
+mod files;
+mod frame;
+mod gate;
+mod handshake;
+mod identity;
+mod keys;
+pub mod pki;
+mod server;
+mod transport;
+
+pub use client::{ConnectOptions, connect};
+pub use codec::{decode, encode};
+pub use connection::{Connection, Session};
+pub use credentials::{CertificateStatus, Credentials, TlsFiles, certificate_status};
+pub use error::{Close, ConnectError, FrameError, HandshakeError, Lost, PkiError, ServeError};
+pub use frame::{FrameReader, FrameWriter};
+pub use gate::Limits;
+pub use handshake::{HELLO_BYTES_MAX, Hello, Refused, RefusedKind, Welcome};
+pub use identity::{Identity, Role};
+pub use keys::ResetKeys;
+pub use server::{Greeting, Incoming, Server, ServerOptions, server};
+
+/// Versions of the messages that this build speaks, oldest to newest.
+pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=1;
+
+/// The same in every version: the range of versions stands in [`Hello`], so that a peer out of
+/// range is refused in words rather than by a TLS alert.
+pub const ALPN: &[u8] = b"optimus/1";
+
+/// Name in every master's certificate, which the connecting side asks for, whatever the
+/// master's address.
+pub const SERVER_NAME: &str = "optimus-master";
+
+/// Longest frame, in bytes after the length prefix: a heartbeat or a desired set of a node with
+/// hundreds of tasks is some 100 KB, a piece of a snapshot 1 MiB.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// Longest frame from an operator: a job has at most 64 KiB of command and environment.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;

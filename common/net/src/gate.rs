@@ -1,0 +1,202 @@
+//! Counts who is in, and says who may come in.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bounds of a server. A peer over one of them is refused; the others never notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections after the handshake: 40 KiB each.
+    pub connections_max: usize,
+    /// Of these, from one IP address: agents behind one address, and operators' commands.
+    pub per_address_max: usize,
+    /// Handshakes under way: each is some 0.6 ms of a core and lasts 10 s at most.
+    pub handshakes_max: usize,
+    /// From so many handshakes on, an address must first prove that it receives (QUIC Retry).
+    pub unproven_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            per_address_max: 1_024,
+            handshakes_max: 512,
+            unproven_max: 64,
+        }
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    connections: usize,
+    handshakes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: Count,
+    by_address: BTreeMap<IpAddr, Count>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Gate {
+    limits: Limits,
+    counts: Mutex<Counts>,
+}
+
+/// What becomes of one that knocks.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Enter(Slot),
+    /// Prove the address first.
+    Prove,
+    /// No more handshakes now.
+    Full,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self { limits, counts: Mutex::default() })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        // Nothing in here panics half-way; counts are whole whatever happened.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.counts().all.connections
+    }
+
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, proven: bool) -> Verdict {
+        let mut counts = self.counts();
+        let here = counts.by_address.get(&address).copied().unwrap_or_default();
+        // One address may not take every handshake: it would lock out all others.
+        let here_max = self.limits.handshakes_max.div_ceil(2);
+        if counts.all.handshakes >= self.limits.handshakes_max || here.handshakes >= here_max {
+            return Verdict::Full;
+        }
+        if !proven && counts.all.handshakes >= self.limits.unproven_max {
+            return Verdict::Prove;
+        }
+        counts.all.handshakes += 1;
+        counts.by_address.entry(address).or_default().handshakes += 1;
+        Verdict::Enter(Slot { gate: Arc::clone(self), address, stage: Stage::Handshake })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Handshake,
+    Connection,
+}
+
+/// One place among the handshakes, later among the connections; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    gate: Arc<Gate>,
+    address: IpAddr,
+    stage: Stage,
+}
+
+impl Slot {
+    /// From the handshakes to the connections.
+    ///
+    /// # Errors
+    /// In words for the peer, where a limit is reached.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        let limits = self.gate.limits;
+        let mut counts = self.gate.counts();
+        let here = counts.by_address.get(&self.address).copied().unwrap_or_default();
+        if counts.all.connections >= limits.connections_max {
+            let most = limits.connections_max;
+            return Err(format!("this master holds its most connections, {most}; try later"));
+        }
+        if here.connections >= limits.per_address_max {
+            let most = limits.per_address_max;
+            return Err(format!(
+                "{} holds the most connections of one address, {most}; close some or try later",
+                self.address
+            ));
+        }
+        counts.all.connections += 1;
+        counts.by_address.entry(self.address).or_default().connections += 1;
+        leave(&mut counts, self.address, Stage::Handshake);
+        drop(counts);
+        self.stage = Stage::Connection;
+        Ok(())
+    }
+}
+
+fn leave(counts: &mut Counts, address: IpAddr, stage: Stage) {
+    let take = |count: &mut Count| {
+        let place = match stage {
+            Stage::Handshake => &mut count.handshakes,
+            Stage::Connection => &mut count.connections,
+        };
+        *place = place.checked_sub(1).expect("every slot was counted when it was made");
+    };
+    take(&mut counts.all);
+    let here = counts.by_address.get_mut(&address).expect("every slot counts for its address");
+    take(here);
+    if here.connections == 0 && here.handshakes == 0 {
+        counts.by_address.remove(&address);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        leave(&mut self.gate.counts(), self.address, self.stage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { connections_max: 3, per_address_max: 2, handshakes_max: 4, unproven_max: 1 };
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn slot(gate: &Arc<Gate>, last: u8) -> Slot {
+        match gate.enter(address(last), true) {
+            Verdict::Enter(slot) => slot,
+            other @ (Verdict::Prove | Verdict::Full) => panic!("{last} got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_places_come_back() {
+        let gate = Gate::new(LIMITS);
+        let mut first = slot(&gate, 1);
+        first.settle().unwrap();
+        let mut second = slot(&gate, 1);
+        second.settle().unwrap();
+        let words = slot(&gate, 1).settle().unwrap_err();
+        assert!(words.contains("10.0.0.1"), "{words}");
+        let mut third = slot(&gate, 2);
+        third.settle().unwrap();
+        let words = slot(&gate, 3).settle().unwrap_err();
+        assert!(words.contains("most connections, 3"), "{words}");
+        drop(first);
+        slot(&gate, 3).settle().unwrap();
+        drop((second, third));
+        assert_eq!(gate.connections(), 0);
+        assert!(gate.counts().by_address.is_empty(), "no address is remembered");
+    }
+
+    #[test]
+    fn one_address_cannot_take_every_handshake() {
+        let gate = Gate::new(LIMITS);
+        let _held = (slot(&gate, 1), slot(&gate, 1));
+        assert!(matches!(gate.enter(address(1), true), Verdict::Full));
+        assert!(matches!(gate.enter(address(2), false), Verdict::Prove));
+        let _other = (slot(&gate, 2), slot(&gate, 3));
+        assert!(matches!(gate.enter(address(4), true), Verdict::Full));
+    }
+}

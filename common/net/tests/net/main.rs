@@ -1,0 +1,12 @@
+//! The crate from outside: real sockets on loopback, real certificates.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails should stop its test at once")]
+
+mod certificates;
+mod frames;
+mod golden;
+mod handshake;
+mod limits;
+mod raw;
+mod restart;
+mod world;
