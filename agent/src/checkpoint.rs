@@ -1,0 +1,144 @@
+//! The fresh folder of a checkpoint, made for the task's user before its workers hear of it.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use std::os::unix::process::CommandExt;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::fchown;
+
+use crate::config::TaskUser;
+
+/// Makes a folder and all above it that is missing. Blocks for as long as the file system does.
+///
+/// An agent that is root first tries as the task's user: on a shared file system root is often
+/// nobody, and within folders of the task's user root must not be led astray by a link. Only
+/// where that is not allowed, and every folder on the way belongs to root alone, it makes the
+/// missing ones itself and gives them to the user.
+///
+/// # Errors
+/// In words, with the folder and the remedy.
+pub(crate) fn make_folder(path: &Path, user: &TaskUser) -> Result<(), String> {
+    let cannot = |why: String| {
+        format!(
+            "cannot make the checkpoint folder {} for user {}: {why}",
+            path.display(),
+            user.name
+        )
+    };
+    if path.components().any(|part| part == std::path::Component::ParentDir) {
+        return Err(cannot("its path contains '..'".to_owned()));
+    }
+    if !user.switch {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+        return made.map_err(|error| cannot(error.to_string()));
+    }
+    let Err(why) = as_user(path, user) else { return Ok(()) };
+    if !is_roots_alone(path) {
+        return Err(cannot(format!("{why}; let that user write there")));
+    }
+    as_root(path, user).map_err(|error| cannot(error.to_string()))
+}
+
+fn as_user(path: &Path, user: &TaskUser) -> Result<(), String> {
+    let output = Command::new("/bin/mkdir")
+        .arg("-p")
+        .arg("--")
+        .arg(path)
+        .env_clear()
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .uid(user.uid.as_raw())
+        .gid(user.gid.as_raw())
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(crate::telemetry::printable(&words, 300).replace('\n', "; "))
+}
+
+/// True where nobody but root could have put anything on the way to `path`.
+fn is_roots_alone(path: &Path) -> bool {
+    let above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
+    above.iter().rev().map_while(|folder| fs::symlink_metadata(folder).ok()).all(|found| {
+        let (others, sticky) = (found.mode() & 0o022 != 0, found.mode() & 0o1000 != 0);
+        found.uid() == 0 && found.is_dir() && (!others || sticky)
+    })
+}
+
+fn as_root(path: &Path, user: &TaskUser) -> io::Result<()> {
+    let mut missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+    missing.reverse();
+    for folder in missing {
+        match DirBuilder::new().mode(0o755).create(folder) {
+            Ok(()) => {}
+            // Another node's agent was faster on a shared file system; it gives it away.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        }
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        fchown(open(folder, flags, Mode::empty())?, Some(user.uid), Some(user.gid))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::{Gid, Uid, User, geteuid};
+
+    use super::*;
+
+    fn user() -> TaskUser {
+        let own = geteuid();
+        let nobody = User::from_name("nobody").unwrap().unwrap();
+        let (uid, gid) =
+            if own.is_root() { (nobody.uid, nobody.gid) } else { (own, Gid::current()) };
+        let home = PathBuf::from("/");
+        TaskUser { name: "nobody".to_owned(), uid, gid, home, switch: own.is_root() }
+    }
+
+    #[test]
+    fn folders_are_made_for_the_user_of_tasks_and_once_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c/j1/g00000001-c00000001");
+        make_folder(&path, &user()).unwrap();
+        make_folder(&path, &user()).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert!(found.is_dir() && found.mode() & 0o700 == 0o700);
+        assert_eq!(Uid::from_raw(found.uid()), user().uid);
+        assert_eq!(Uid::from_raw(fs::metadata(path.parent().unwrap()).unwrap().uid()), user().uid);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let path = dir.path().join("file/j1");
+        let error = make_folder(&path, &user()).unwrap_err();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert!(make_folder(&dir.path().join("a/../b"), &user()).unwrap_err().contains("'..'"));
+    }
+
+    #[test]
+    fn root_is_not_led_astray_by_a_link_of_the_user() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, theirs) = (dir.path().join("victim"), dir.path().join("theirs"));
+        fs::create_dir(&victim).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        nix::unistd::chown(&theirs, Some(user().uid), Some(user().gid)).unwrap();
+        std::os::unix::fs::symlink(&victim, theirs.join("j1")).unwrap();
+        assert!(make_folder(&theirs.join("j1/new"), &user()).is_err());
+        assert!(!victim.join("new").exists());
+    }
+}

@@ -1,0 +1,74 @@
+//! What the master is told.
+
+use model::Millis;
+use model::agent::{Exit, Heartbeat, Introduction, TaskReport, TaskState};
+
+use super::Agent;
+use crate::clock;
+use crate::ledger::{Key, State};
+use crate::telemetry::printable;
+
+/// Words of all exits together; beyond it they are cut, so that a heartbeat always fits a frame.
+const REASONS_BYTES_MAX: usize = 1 << 20;
+
+impl Agent {
+    pub(super) fn introduction(&mut self, now: Millis) -> Introduction {
+        Introduction {
+            incarnation: self.ledger.incarnation,
+            boot_id: self.boot.clone(),
+            software: format!("optimus-agent {}", env!("CARGO_PKG_VERSION")),
+            unix_ms: clock::unix_ms(),
+            task_address: self.settings.task_address.clone(),
+            beat_ms: self.settings.beat_ms,
+            first: self.heartbeat(now),
+        }
+    }
+
+    /// The node as it is now. The session numbers it.
+    pub(super) fn heartbeat(&mut self, now: Millis) -> Heartbeat {
+        let usable = u64::try_from(self.gpus.usable(&self.settings.capacity, now).len());
+        let gpus = usable.unwrap_or(u64::MAX);
+        let telemetry = || self.live.values().filter_map(|live| live.telemetry.as_ref());
+        Heartbeat {
+            sequence: 0,
+            obeyed: self.ledger.obeyed,
+            capacity: self.host.capacity(&self.settings.capacity, gpus),
+            gpus: self.gpus.reports(now),
+            tasks: self.task_reports(),
+            workers: telemetry().flat_map(|t| t.worker_reports()).collect(),
+            epochs: telemetry().flat_map(|t| t.epoch_reports()).collect(),
+            checkpoints: telemetry().flat_map(|t| t.checkpoint_reports()).collect(),
+            reports_dropped: self.reports_dropped,
+            load: self.host.load(),
+        }
+    }
+
+    fn task_reports(&self) -> Vec<TaskReport> {
+        let mut reports = Vec::new();
+        let mut room = REASONS_BYTES_MAX;
+        for (&key, held) in &self.ledger.generations {
+            let Key { job, generation } = key;
+            for (&task, held) in &held.tasks {
+                let state = match &held.state {
+                    // No number yet: it is being started.
+                    State::Intent => TaskState::Running { pid: 0, ready: false },
+                    State::Running { pid, ready, .. } => {
+                        // The process that is still there, where the first one is not.
+                        let live = self.live.get(&key).and_then(|live| live.tasks.get(&task));
+                        let pid = live.and_then(|live| live.survivor).unwrap_or(*pid);
+                        let pid = u32::try_from(pid).unwrap_or(0);
+                        TaskState::Running { pid, ready: *ready }
+                    }
+                    State::Exited(exit) => {
+                        let bytes_max = if exit.reason.len() <= room { usize::MAX } else { 80 };
+                        let reason = printable(&exit.reason, bytes_max);
+                        room = room.saturating_sub(reason.len());
+                        TaskState::Exited(Exit { reason, ..exit.clone() })
+                    }
+                };
+                reports.push(TaskReport { job, generation, task, state });
+            }
+        }
+        reports
+    }
+}

@@ -1,0 +1,45 @@
+//! What the agent's loop is told.
+
+use model::CheckpointId;
+use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction};
+use tokio::sync::oneshot;
+
+use crate::ledger::Key;
+use crate::probe::gpu::Reading;
+use crate::procfs::Mark;
+use crate::task::process::Started;
+use crate::telemetry::Datagram;
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A connection stands; it needs the introduction.
+    Introduce(oneshot::Sender<Introduction>),
+    /// Something came from the master, if only an acknowledgement.
+    Contact,
+    Disconnected,
+    Desired(Desired),
+    Query(AgentQuery, oneshot::Sender<AgentAnswer>),
+    /// A task was started, or could not be.
+    Started {
+        mark: Mark,
+        started: Started,
+    },
+    /// The first process of a task ended.
+    Ended {
+        mark: Mark,
+        code: Option<i32>,
+        signal: Option<i32>,
+    },
+    Report {
+        key: Key,
+        datagram: Datagram,
+    },
+    Folder {
+        key: Key,
+        checkpoint: CheckpointId,
+        made: Result<(), String>,
+    },
+    Gpus(Reading),
+    /// Logs that were too long are within their bounds again.
+    Rotated,
+}

@@ -1,0 +1,228 @@
+//! Starting the tasks of a generation.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use model::agent::{Exit, Launch};
+use model::{Millis, Role, Task};
+use nix::unistd::chown;
+
+use super::{Agent, Event, Live, LiveTask, read_socket};
+use crate::control_file;
+use crate::ledger::{Held, HeldTask, Key, State};
+use crate::procfs::Mark;
+use crate::task::environment::{self, Place};
+use crate::task::process::{self, Prepared, Started};
+use crate::telemetry::{self, Telemetry};
+
+impl Agent {
+    /// Writes down that these tasks are to be started, then starts them. One that cannot be
+    /// prepared keeps all from starting: they would only wait for it.
+    pub(super) fn start(&mut self, key: Key, tasks: &[Task], launch: &Launch, now: Millis) {
+        let user = &self.settings.user;
+        let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+        self.ledger.generations.entry(key).or_insert_with(|| Held {
+            on_disconnect: launch.on_disconnect,
+            uid,
+            gid,
+            stopping: None,
+            order: None,
+            tasks: std::collections::BTreeMap::new(),
+        });
+        let prepared = match self.prepare(key, tasks, launch, now) {
+            Ok(prepared) => prepared,
+            Err(why) => return self.not_started(key, tasks, &why, now),
+        };
+        self.changed(now);
+        if !self.save(now) {
+            let why = "cannot start: the ledger cannot be written; free space in state_dir";
+            return self.not_started(key, tasks, why, now);
+        }
+        let live = self.live.entry(key).or_default();
+        let cancelled = Arc::clone(&live.cancelled);
+        let (user, events) = (self.settings.user.clone(), self.events.clone());
+        tracing::info!(%key, tasks = tasks.len(), "starting");
+        tokio::task::spawn_blocking(move || {
+            process::start_all(prepared, &user, &cancelled, |mark, started| {
+                // Where the loop has ended, the next life finds the process by its mark.
+                let _ = events.blocking_send(Event::Started { mark, started });
+            });
+        });
+    }
+
+    /// Makes all that the tasks need, and their intents in the ledger.
+    fn prepare(
+        &mut self,
+        key: Key,
+        tasks: &[Task],
+        launch: &Launch,
+        now: Millis,
+    ) -> Result<Vec<Prepared>, String> {
+        let folder = self.folder(key);
+        if self.live.get(&key).is_none_or(|live| live.telemetry.is_none()) {
+            self.open_generation(key, &folder).map_err(|error| {
+                format!("cannot start: cannot make {}: {error}", folder.display())
+            })?;
+        }
+        let mut free = self.gpus.usable(&self.settings.capacity, now);
+        let taken = self.ledger.gpus_taken();
+        free.retain(|gpu| !taken.contains(gpu));
+        let mut prepared = Vec::with_capacity(tasks.len());
+        let mut intents = Vec::with_capacity(tasks.len());
+        for &task in tasks {
+            let gpus = take_gpus(&mut free, launch, task)?;
+            let mark = self.mark(key, task);
+            let place = Place {
+                mark: &mark,
+                folder: &folder,
+                user: &self.settings.user,
+                task_address: &self.settings.task_address,
+                python_package: self.settings.python_package.as_deref(),
+                gpus: &gpus,
+            };
+            let environment = environment::of_task(launch, place)
+                .map_err(|error| format!("cannot start: resume: {error}"))?;
+            let output = self.logs.open(key, task);
+            let output = output.map_err(|error| format!("cannot start: cannot log: {error}"))?;
+            prepared.push(Prepared {
+                mark,
+                command: launch.command.clone(),
+                working_directory: launch.working_directory.clone(),
+                environment,
+                output,
+                listens_at: root_address(launch, task)?,
+            });
+            intents.push((task, HeldTask { gpus, state: State::Intent }));
+        }
+        if let Some(held) = self.ledger.generations.get_mut(&key) {
+            held.tasks.extend(intents);
+        }
+        Ok(prepared)
+    }
+
+    /// The generation's folder with its socket and `control.json`; given to the task's user
+    /// last, so that nobody else's file can be in the way.
+    fn open_generation(&mut self, key: Key, folder: &Path) -> io::Result<()> {
+        let user = &self.settings.user;
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        DirBuilder::new().mode(0o700).create(folder)?;
+        let temporary = folder.join("tmp");
+        DirBuilder::new().mode(0o700).create(&temporary)?;
+        control_file::write(folder, None)?;
+        let socket = telemetry::bind(folder, user.uid, user.gid)?;
+        chown(&temporary, Some(user.uid), Some(user.gid))?;
+        chown(folder, Some(user.uid), Some(user.gid))?;
+        let mark = self.mark(key, Task::SCHEDULER);
+        let telemetry = Telemetry::new(socket, user.uid.as_raw(), &mark, true);
+        let reader = read_socket(key, telemetry.socket()?, self.events.clone())?;
+        let live =
+            Live { telemetry: Some(telemetry), reader, control_written: true, ..Live::default() };
+        self.live.insert(key, live);
+        Ok(())
+    }
+
+    fn not_started(&mut self, key: Key, tasks: &[Task], why: &str, now: Millis) {
+        tracing::warn!(%key, why, "tasks are not started");
+        for &task in tasks {
+            self.set_exited(key, task, Exit { reason: why.to_owned(), ..Exit::default() }, now);
+        }
+    }
+
+    /// Holds a task as exited that never was here.
+    pub(super) fn absent(&mut self, key: Key, task: Task, reason: &str, now: Millis) {
+        let user = &self.settings.user;
+        let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+        self.ledger.generations.entry(key).or_insert_with(|| Held {
+            on_disconnect: model::OnDisconnect::Keep,
+            uid,
+            gid,
+            stopping: None,
+            order: None,
+            tasks: std::collections::BTreeMap::new(),
+        });
+        self.set_exited(key, task, Exit { reason: reason.to_owned(), ..Exit::default() }, now);
+    }
+
+    pub(super) fn set_exited(&mut self, key: Key, task: Task, exit: Exit, now: Millis) {
+        if let Some(held) = self.ledger.generations.get_mut(&key) {
+            held.tasks.insert(task, HeldTask::exited(exit));
+        }
+        if let Some(live) = self.live.get_mut(&key) {
+            live.tasks.remove(&task);
+            if let Some(telemetry) = &mut live.telemetry {
+                telemetry.remove(task);
+            }
+        }
+        self.changed(now);
+    }
+
+    /// A launch has come to one task.
+    pub(super) fn on_started(&mut self, mark: &Mark, started: Started, now: Millis) {
+        let (key, task) = (mark.key, mark.task);
+        let (mut child, pid, start_ticks) = match started {
+            Ok(started) => started,
+            Err(reason) => {
+                tracing::warn!(task = %mark, reason, "a task is not started");
+                let stopping = self.ledger.generations.get(&key).and_then(|h| h.stopping.as_ref());
+                let ordered = stopping.is_some_and(|stopping| stopping.ordered);
+                self.set_exited(key, task, Exit { reason, ordered, ..Exit::default() }, now);
+                self.obey(now);
+                return;
+            }
+        };
+        let boot = self.boot.clone();
+        let live = self.live.entry(key).or_default();
+        let ready = live.telemetry.as_ref().is_some_and(|told| told.has_said_hello(task));
+        self.ledger.task_mut(key, task).state = State::Running { pid, start_ticks, boot, ready };
+        if let Some(telemetry) = &mut live.telemetry {
+            telemetry.add(task, pid);
+        }
+        live.tasks.insert(task, LiveTask { group: Some(pid), ..LiveTask::default() });
+        self.due.watch = self.due.watch.min(now.plus(super::WATCH_MS));
+        self.changed(now);
+        let (mark, events) = (mark.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let status = child.wait().await;
+            let (code, signal) =
+                status.map_or((None, None), |status| (status.code(), status.signal()));
+            // The loop has ended where nobody listens any more.
+            let _ = events.send(Event::Ended { mark, code, signal }).await;
+        });
+        self.stop_again(key, now);
+    }
+}
+
+/// The identifiers of a task's GPUs, taken from the free ones.
+fn take_gpus(free: &mut Vec<String>, launch: &Launch, task: Task) -> Result<Vec<String>, String> {
+    let wanted = match task.role {
+        Role::Scheduler => 0,
+        Role::Server => launch.server.gpus,
+        Role::Worker => launch.worker.gpus,
+    };
+    let count = usize::try_from(wanted).unwrap_or(usize::MAX);
+    if free.len() < count {
+        let left = free.len();
+        return Err(format!("cannot start: {task} wants {wanted} GPUs and {left} are free here"));
+    }
+    Ok(free.drain(..count).collect())
+}
+
+/// Where the PS scheduler listens; none for another task.
+fn root_address(launch: &Launch, task: Task) -> Result<Option<SocketAddr>, String> {
+    if task.role != Role::Scheduler {
+        return Ok(None);
+    }
+    let host: IpAddr = launch
+        .root_host
+        .parse()
+        .map_err(|_| format!("cannot start: root host {:?} is not numeric", launch.root_host))?;
+    Ok(Some(SocketAddr::new(host, launch.root_port)))
+}

@@ -1,0 +1,4 @@
+//! What the node has and how busy it is.
+
+pub(crate) mod gpu;
+pub(crate) mod host;

@@ -1,0 +1,266 @@
+//! The connection to the master: made again whenever it is lost, for as long as the daemon runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::NodeId;
+use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, ToAgent};
+use net::{
+    Close, ConnectOptions, Connection, Credentials, FrameError, Lost, Role, Session, TlsFiles,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::clock;
+use crate::config::{self, Settings};
+use crate::daemon::Event;
+
+const BACKOFF_MS_MIN: u64 = 250;
+const BACKOFF_MS_MAX: u64 = 10_000;
+/// How often it is looked whether anything came from the master.
+const CONTACT_EVERY: Duration = Duration::from_secs(1);
+/// Questions of the master that are answered at one time; QUIC lets it ask no more either.
+const QUESTIONS_MAX: usize = 8;
+
+/// One end of the session.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) node: NodeId,
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) heartbeats: watch::Receiver<Option<Heartbeat>>,
+    /// Becomes true when the daemon ends.
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// Reads the certificate files as they are now: a renewed one is used from the next connection.
+///
+/// # Errors
+/// Where they are not there or a peer would refuse them; names the file and the remedy.
+pub(crate) fn credentials(settings: &Settings) -> anyhow::Result<Credentials> {
+    let [ca, certificate, key]: [PathBuf; 3] = config::tls_files(settings)?;
+    Ok(Credentials::load(&TlsFiles { ca, certificate, key }, Role::Agent, clock::wall())?)
+}
+
+/// Waits between attempts: doubled each time, and never the same on two nodes, or all of them
+/// would come at once after a restart of the master.
+#[derive(Debug)]
+struct Backoff {
+    next_ms: u64,
+    state: u64,
+}
+
+impl Backoff {
+    fn new(seed: u64) -> Self {
+        Self { next_ms: BACKOFF_MS_MIN, state: seed }
+    }
+
+    fn reset(&mut self) {
+        self.next_ms = BACKOFF_MS_MIN;
+    }
+
+    /// Between half of the present wait and all of it.
+    fn wait(&mut self) -> Duration {
+        // SplitMix64: any seed gives numbers that differ from those of its neighbours.
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        let half = self.next_ms / 2;
+        let wait = half + mixed % (half + 1);
+        self.next_ms = (self.next_ms * 2).min(BACKOFF_MS_MAX);
+        Duration::from_millis(wait)
+    }
+}
+
+impl Link {
+    /// Connects, talks, connects again, until told to stop.
+    pub(crate) async fn run(mut self) {
+        let name = u64::from(crc32fast::hash(self.node.as_str().as_bytes()));
+        let mut backoff =
+            Backoff::new(clock::unix_ms() ^ (name << 32) ^ u64::from(std::process::id()));
+        let mut told = String::new();
+        let mut stop = self.stop.clone();
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = stopped(&mut stop) => return,
+                outcome = self.connect() => outcome,
+            };
+            match outcome {
+                Ok(session) => {
+                    told.clear();
+                    backoff.reset();
+                    let session = *session;
+                    tracing::info!(
+                        cluster = session.cluster,
+                        master = %session.connection.remote_address(),
+                        "connected"
+                    );
+                    let lost = Box::pin(self.talk(session)).await;
+                    if self.events.send(Event::Disconnected).await.is_err() || lost.is_none() {
+                        return;
+                    }
+                    tracing::warn!(why = lost.unwrap_or_default(), "the master is lost");
+                }
+                // Said once, not every ten seconds of a night without a master.
+                Err(error) => {
+                    let words = format!("{error:#}");
+                    if words != told {
+                        tracing::warn!(error = words, "not connected; trying on");
+                        told = words;
+                    }
+                }
+            }
+            tokio::select! {
+                biased;
+                () = stopped(&mut stop) => return,
+                () = tokio::time::sleep(backoff.wait()) => {}
+            }
+        }
+    }
+
+    async fn connect(&self) -> anyhow::Result<Box<Session>> {
+        let credentials = credentials(&self.settings)?;
+        let name = &credentials.identity().name;
+        if *name != self.node.as_str() {
+            anyhow::bail!(
+                "the certificate is for {name} now, and this agent began as {}; restart it",
+                self.node
+            );
+        }
+        let options = ConnectOptions::new(format!("optimus-agent {}", env!("CARGO_PKG_VERSION")));
+        let session = net::connect(self.settings.master, &credentials, &options);
+        Ok(Box::new(Box::pin(session).await?))
+    }
+
+    /// Talks for as long as the connection lives. None where the daemon ends; else why the
+    /// connection did.
+    async fn talk(&mut self, session: Session) -> Option<String> {
+        let Session { connection, mut writer, mut reader, .. } = session;
+        let (ask, introduction) = oneshot::channel();
+        self.heartbeats.mark_unchanged();
+        self.events.send(Event::Introduce(ask)).await.ok()?;
+        let introduction = introduction.await.ok()?;
+        if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
+            return Some(error.to_string());
+        }
+        let mut sequence = 1;
+        let mut contact = connection.contact();
+        let mut every = tokio::time::interval(CONTACT_EVERY);
+        let mut questions = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped(&mut self.stop) => {
+                    connection.close_and_wait(Close::Shutdown, "the agent ends; tasks live on").await;
+                    return None;
+                }
+                message = reader.receive::<ToAgent>() => match message {
+                    Ok(Some(ToAgent::Desired(desired))) => {
+                        self.events.send(Event::Desired(desired)).await.ok()?;
+                    }
+                    Ok(None) => return Some("the master ended the stream".to_owned()),
+                    Err(error) => return Some(self.give_up(&connection, &error)),
+                },
+                _ = every.tick() => {
+                    let now = connection.contact();
+                    if now != contact {
+                        contact = now;
+                        self.events.send(Event::Contact).await.ok()?;
+                    }
+                }
+                changed = self.heartbeats.changed() => {
+                    changed.ok()?;
+                    let latest = self.heartbeats.borrow_and_update().clone();
+                    let Some(mut heartbeat) = latest else { continue };
+                    heartbeat.sequence = sequence;
+                    sequence += 1;
+                    match writer.send(&FromAgent::Heartbeat(heartbeat)).await {
+                        Ok(()) => {}
+                        // The stream is still good, and the next one may fit.
+                        Err(error @ FrameError::TooLong { .. }) => {
+                            tracing::error!(%error, "a heartbeat was not sent");
+                        }
+                        Err(error) => return Some(error.to_string()),
+                    }
+                }
+                stream = connection.accept_bi(), if questions.len() < QUESTIONS_MAX => match stream {
+                    Ok((writer, reader)) => {
+                        drop(questions.spawn(answer(writer, reader, self.events.clone())));
+                    }
+                    Err(lost) => return Some(words(&lost)),
+                },
+                Some(_) = questions.join_next() => {}
+            }
+        }
+    }
+
+    fn give_up(&self, connection: &Connection, error: &FrameError) -> String {
+        if !matches!(error, FrameError::Lost(_)) {
+            connection.close(Close::Protocol, &format!("{}: {error}", self.node));
+        }
+        error.to_string()
+    }
+}
+
+fn words(lost: &Lost) -> String {
+    lost.to_string()
+}
+
+/// One question of the master on a stream of its own.
+async fn answer(
+    mut writer: net::FrameWriter,
+    mut reader: net::FrameReader,
+    events: mpsc::Sender<Event>,
+) {
+    let Ok(Some(query)) = reader.receive::<AgentQuery>().await else { return };
+    let (ask, reply) = oneshot::channel();
+    if events.send(Event::Query(query, ask)).await.is_err() {
+        return;
+    }
+    let answer = reply.await;
+    let answer = answer.unwrap_or_else(|_| AgentAnswer::Refused("the agent ends".to_owned()));
+    // Whoever asked sees a lost stream by itself.
+    if writer.send(&answer).await.is_ok() {
+        let _ = writer.finished().await;
+    }
+}
+
+/// Resolves once the daemon ends.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // A sender that is gone has ended, too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_bound_and_differ_between_nodes() {
+        let mut one = Backoff::new(1);
+        let mut bound = BACKOFF_MS_MIN;
+        for _ in 0..20 {
+            let wait = one.wait();
+            assert!(
+                Duration::from_millis(bound / 2) <= wait && wait <= Duration::from_millis(bound)
+            );
+            bound = (bound * 2).min(BACKOFF_MS_MAX);
+        }
+        let waits: std::collections::BTreeSet<Duration> = (0..100)
+            .map(|seed| {
+                let mut backoff = Backoff::new(seed);
+                for _ in 0..10 {
+                    backoff.wait();
+                }
+                backoff.wait()
+            })
+            .collect();
+        assert!(90 < waits.len(), "{} different waits of 100", waits.len());
+        one.reset();
+        assert!(one.wait() <= Duration::from_millis(BACKOFF_MS_MIN));
+    }
+}

@@ -1,0 +1,236 @@
+//! The environment of a task, made from nothing: the agent's own never leaks into it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::agent::Launch;
+use model::job::RESERVED_ENVIRONMENT;
+use model::{Batch, Role, Task};
+
+use crate::config::TaskUser;
+use crate::procfs::{MARK, Mark};
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a task's environment depends on beside its launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) mark: &'a Mark,
+    /// The generation's folder on this node.
+    pub(crate) folder: &'a Path,
+    pub(crate) user: &'a TaskUser,
+    pub(crate) task_address: &'a str,
+    pub(crate) python_package: Option<&'a Path>,
+    /// Identifiers of the task's GPUs.
+    pub(crate) gpus: &'a [String],
+}
+
+/// The path of a `file:///…` URL.
+///
+/// # Errors
+/// Where it is another scheme or not from the root.
+pub(crate) fn local_path(url: &str) -> Result<PathBuf, String> {
+    match url.strip_prefix("file://") {
+        Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
+        _ => Err(format!("{url:?} is not a folder of this machine; give file:///absolute/folder")),
+    }
+}
+
+/// All variables of one task. What the job sets itself comes over the agent's defaults, what the
+/// package relies on over both. `DMLC_ROLE` is missing on purpose: with it in place,
+/// `import mxnet` starts the role at once, and the package sets it later.
+///
+/// # Errors
+/// Where the checkpoint to resume from is not on this machine.
+pub(crate) fn of_task(
+    launch: &Launch,
+    place: Place<'_>,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut environment = defaults(place);
+    let task = place.mark.task;
+    environment.insert("OMP_NUM_THREADS".to_owned(), threads(launch, task).to_string());
+    for (name, value) in &launch.environment {
+        let reserved = RESERVED_ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
+        // ps-lite binds an inherited PORT, so that two tasks of a node could not live together.
+        if !reserved && name != "PORT" {
+            environment.insert(name.clone(), value.clone());
+        }
+    }
+    if let Some(package) = place.python_package {
+        let own = environment.get("PYTHONPATH").map_or("", String::as_str);
+        let joined = [package.display().to_string(), own.to_owned()];
+        let joined: Vec<_> = joined.into_iter().filter(|part| !part.is_empty()).collect();
+        environment.insert("PYTHONPATH".to_owned(), joined.join(":"));
+    }
+    let mut set = |name: &str, value: String| environment.insert(name.to_owned(), value);
+    set("PYTHONUNBUFFERED", "1".to_owned());
+    set("OPTIMUS_JOB", place.mark.key.job.to_string());
+    set("OPTIMUS_GENERATION", place.mark.key.generation.0.to_string());
+    set("OPTIMUS_ROLE", task.role.name().to_owned());
+    set("OPTIMUS_INDEX", task.index.to_string());
+    set("OPTIMUS_SERVERS", launch.shape.servers.to_string());
+    set("OPTIMUS_WORKERS", launch.shape.workers.to_string());
+    set("OPTIMUS_MODE", launch.mode.name().to_owned());
+    match launch.batch {
+        Batch::Global(samples) => set("OPTIMUS_GLOBAL_BATCH", samples.to_string()),
+        Batch::PerWorker(samples) => set("OPTIMUS_WORKER_BATCH", samples.to_string()),
+    };
+    set("OPTIMUS_EPOCHS_MAX", launch.epochs_max.to_string());
+    set("OPTIMUS_DIR", place.folder.display().to_string());
+    set(MARK, place.mark.to_string());
+    if let Some(url) = &launch.resume {
+        set("OPTIMUS_RESUME", local_path(url)?.display().to_string());
+    }
+    set("DMLC_PS_ROOT_URI", launch.root_host.clone());
+    set("DMLC_PS_ROOT_PORT", launch.root_port.to_string());
+    set("DMLC_NUM_WORKER", launch.shape.workers.to_string());
+    set("DMLC_NUM_SERVER", launch.shape.servers.to_string());
+    set("DMLC_NODE_HOST", place.task_address.to_owned());
+    // Empty hides every GPU: a task that asked for none must not take a neighbour's memory.
+    set("CUDA_VISIBLE_DEVICES", place.gpus.join(","));
+    Ok(environment)
+}
+
+fn defaults(place: Place<'_>) -> BTreeMap<String, String> {
+    let temporary = place.folder.join("tmp");
+    // `nobody` has a home that does not exist; many libraries insist on writing there.
+    let home = if place.user.home.is_dir() { &place.user.home } else { &temporary };
+    [
+        ("PATH", PATH.to_owned()),
+        ("HOME", home.display().to_string()),
+        ("USER", place.user.name.clone()),
+        ("LOGNAME", place.user.name.clone()),
+        ("SHELL", "/bin/sh".to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("TMPDIR", temporary.display().to_string()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+/// Threads of a task's own computation: its cores, rounded up.
+fn threads(launch: &Launch, task: Task) -> u64 {
+    let cpus_milli = match task.role {
+        Role::Scheduler => 1,
+        Role::Server => launch.server.cpus_milli,
+        Role::Worker => launch.worker.cpus_milli,
+    };
+    cpus_milli.div_ceil(1000).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Mode, OnDisconnect, Resources, Shape};
+    use nix::unistd::{Gid, Uid};
+
+    use super::*;
+
+    fn launch() -> Launch {
+        Launch {
+            job_name: "digits".to_owned(),
+            command: vec!["true".to_owned()],
+            working_directory: "/".to_owned(),
+            environment: BTreeMap::new(),
+            mode: Mode::Sync,
+            batch: Batch::Global(64),
+            epochs_max: 9,
+            shape: Shape::new(2, 3),
+            tasks: Vec::new(),
+            worker: Resources::new(2500, 1, 0),
+            server: Resources::new(500, 1, 0),
+            root_host: "10.0.0.1".to_owned(),
+            root_port: 21_007,
+            resume: None,
+            on_disconnect: OnDisconnect::Keep,
+        }
+    }
+
+    fn of(
+        launch: &Launch,
+        mark: &str,
+        gpus: &[String],
+    ) -> Result<BTreeMap<String, String>, String> {
+        let user = TaskUser {
+            name: "nobody".to_owned(),
+            uid: Uid::from_raw(65_534),
+            gid: Gid::from_raw(65_534),
+            home: PathBuf::from("/nonexistent"),
+            switch: true,
+        };
+        let place = Place {
+            mark: &mark.parse().unwrap(),
+            folder: Path::new("/state/tasks/j12-g3"),
+            user: &user,
+            task_address: "10.0.0.7",
+            python_package: Some(Path::new("/opt/python")),
+            gpus,
+        };
+        of_task(launch, place)
+    }
+
+    #[test]
+    fn a_worker_gets_what_the_package_reads() {
+        let found = of(&launch(), "n1/j12/3/worker2", &["GPU-a".to_owned(), "GPU-b".to_owned()]);
+        let found = found.unwrap();
+        for (name, value) in [
+            ("OPTIMUS_JOB", "j12"),
+            ("OPTIMUS_GENERATION", "3"),
+            ("OPTIMUS_ROLE", "worker"),
+            ("OPTIMUS_INDEX", "2"),
+            ("OPTIMUS_SERVERS", "2"),
+            ("OPTIMUS_WORKERS", "3"),
+            ("OPTIMUS_MODE", "sync"),
+            ("OPTIMUS_GLOBAL_BATCH", "64"),
+            ("OPTIMUS_EPOCHS_MAX", "9"),
+            ("OPTIMUS_DIR", "/state/tasks/j12-g3"),
+            ("OPTIMUS_TASK", "n1/j12/3/worker2"),
+            ("DMLC_PS_ROOT_URI", "10.0.0.1"),
+            ("DMLC_PS_ROOT_PORT", "21007"),
+            ("DMLC_NUM_WORKER", "3"),
+            ("DMLC_NUM_SERVER", "2"),
+            ("DMLC_NODE_HOST", "10.0.0.7"),
+            ("OMP_NUM_THREADS", "3"),
+            ("PYTHONPATH", "/opt/python"),
+            ("PYTHONUNBUFFERED", "1"),
+            ("HOME", "/state/tasks/j12-g3/tmp"),
+            ("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"),
+        ] {
+            assert_eq!(found.get(name).map(String::as_str), Some(value), "{name}");
+        }
+        for name in ["DMLC_ROLE", "OPTIMUS_WORKER_BATCH", "OPTIMUS_RESUME", "CARGO_MANIFEST_DIR"] {
+            assert!(!found.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_job_sets_its_own_variables_but_none_of_ours() {
+        let mut launch = launch();
+        for (name, value) in [
+            ("SEED", "7"),
+            ("OMP_NUM_THREADS", "1"),
+            ("PYTHONPATH", "/mine"),
+            ("DMLC_ROLE", "worker"),
+            ("PS_VERBOSE", "2"),
+            ("PORT", "9000"),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+        ] {
+            launch.environment.insert(name.to_owned(), value.to_owned());
+        }
+        launch.batch = Batch::PerWorker(8);
+        launch.resume = Some("file:///ckpt/j12/g00000002-c00000001".to_owned());
+        let found = of(&launch, "n1/j12/3/scheduler0", &[]).unwrap();
+        assert_eq!(found["SEED"], "7");
+        assert_eq!(found["OMP_NUM_THREADS"], "1");
+        assert_eq!(found["PYTHONPATH"], "/opt/python:/mine");
+        assert_eq!(found["OPTIMUS_WORKER_BATCH"], "8");
+        assert_eq!(found["OPTIMUS_ROLE"], "scheduler");
+        assert_eq!(found["OPTIMUS_RESUME"], "/ckpt/j12/g00000002-c00000001");
+        assert_eq!(found["CUDA_VISIBLE_DEVICES"], "");
+        for name in ["DMLC_ROLE", "PS_VERBOSE", "PORT", "OPTIMUS_GLOBAL_BATCH"] {
+            assert!(!found.contains_key(name), "{name}");
+        }
+        launch.resume = Some("hdfs://x/y".to_owned());
+        assert!(of(&launch, "n1/j12/3/worker0", &[]).unwrap_err().contains("hdfs://x/y"));
+    }
+}

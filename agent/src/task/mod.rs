@@ -1,0 +1,7 @@
+//! Tasks of this node: what they are started with, how they are started, ended, found again.
+
+pub(crate) mod adopt;
+pub(crate) mod environment;
+pub(crate) mod output;
+pub(crate) mod process;
+pub(crate) mod stop;
