@@ -1,1 +1,10 @@
-//! Being written.
+//! Tests over real daemons, real training processes and real signals.
+//!
+//! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
+
+mod common;
+mod faults;
+mod life;
+mod malformed;
+mod rescale;
+mod submits;

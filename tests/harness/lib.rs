@@ -1,1 +1,13 @@
-//! Being written.
+//! Sets up what the tests and the quickstart need, and runs real daemons, real training
+//! processes and the real command line. Nothing here links the product's code.
+
+pub mod binaries;
+pub mod cluster;
+pub mod jobs;
+pub mod process;
+pub mod setup;
+pub mod wait;
+
+pub use binaries::Binaries;
+pub use cluster::{Cluster, ClusterOptions, NodeOptions};
+pub use setup::Environment;

@@ -14,7 +14,7 @@ pub enum Framework {
 }
 
 /// How workers' gradients meet at the servers (paper, section 2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
     Sync,
     Async,

@@ -1,1 +1,20 @@
-//! Being written.
+//! One scheduling round as a function: the cluster and its jobs in, a decision for each job out.
+//!
+//! Nothing here reads a clock, a socket or a file, and nothing is iterated in an order that
+//! depends on chance: the same snapshot gives the same plan, bit by bit, on every machine.
+
+mod admit;
+pub mod allocate;
+pub mod check;
+mod entry;
+pub mod estimate;
+mod explain;
+pub mod hysteresis;
+pub mod place;
+pub mod plan;
+mod room;
+pub mod round;
+pub mod snapshot;
+
+pub use check::check;
+pub use round::{Cache, plan};

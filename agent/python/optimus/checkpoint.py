@@ -1,0 +1,169 @@
+"""Files of a checkpoint: written whole or not at all, and trusted only when proved.
+
+A checkpoint folder holds ``checkpoint.json`` (the manifest), ``parameters.npz`` and,
+for each server, ``server-<rank>.npz`` with ``server-<rank>.json``. Arrays are read
+with pickling refused: a checkpoint can hold numbers, never code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zlib
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy
+
+SCHEMA = "optimus.checkpoint/1"
+MANIFEST = "checkpoint.json"
+PARAMETERS = "parameters.npz"
+
+
+class CheckpointDamaged(Exception):
+    """A part of a checkpoint is missing or is not what was written; the text names it."""
+
+
+class Part(NamedTuple):
+    """A file of a checkpoint with the proof of its contents."""
+
+    file: str
+    bytes: int
+    crc32: int
+
+    def to_json(self) -> Dict[str, Any]:
+        return self._asdict()
+
+
+def server_states(rank: int) -> str:
+    """Name of the file with a server's arrays."""
+    return f"server-{rank}.npz"
+
+
+def server_table(rank: int) -> str:
+    """Name of the file that says what a server's arrays are."""
+    return f"server-{rank}.json"
+
+
+def write_file(folder: str, name: str, write: Callable[[IO[bytes]], None]) -> Part:
+    """Write a file under a temporary name, flush it to disk, then give it its name.
+
+    A process killed at any point leaves either no file of that name or a whole one.
+    Raises OSError.
+    """
+    path = os.path.join(folder, name)
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        # Readable again: the checksum is taken from what the file holds, since zip
+        # writers go back and patch their headers.
+        with open(temporary, "w+b") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            size, crc = 0, 0
+            while True:
+                block = file.read(1 << 20)
+                if not block:
+                    break
+                size += len(block)
+                crc = zlib.crc32(block, crc)
+        os.rename(temporary, path)
+    except BaseException:
+        _remove(temporary)
+        raise
+    _sync_folder(folder)
+    return Part(name, size, crc)
+
+
+def write_json(folder: str, name: str, document: Any) -> Part:
+    """Write a JSON file like :func:`write_file`; non-finite numbers are refused."""
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    return write_file(folder, name, lambda file: _write(file, text.encode("utf-8")))
+
+
+def write_arrays(folder: str, name: str, arrays: Mapping[str, "numpy.ndarray"]) -> Part:
+    """Write named arrays as an uncompressed npz like :func:`write_file`."""
+    import numpy
+
+    return write_file(folder, name, lambda file: numpy.savez(file, **arrays))
+
+
+def describe(folder: str, name: str) -> Part:
+    """The part that a small file is now. Raises OSError when there is none."""
+    with open(os.path.join(folder, name), "rb") as file:
+        content = file.read()
+    return Part(name, len(content), zlib.crc32(content))
+
+
+def read_verified(folder: str, part: Part) -> bytes:
+    """The bytes of a part; raises CheckpointDamaged unless size and checksum agree."""
+    try:
+        with open(os.path.join(folder, part.file), "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise CheckpointDamaged(f"cannot read {part.file}: {error.strerror}") from error
+    if len(content) != part.bytes:
+        raise CheckpointDamaged(f"{part.file} has {len(content)} bytes instead of {part.bytes}")
+    if zlib.crc32(content) != part.crc32:
+        raise CheckpointDamaged(f"{part.file} does not match its checksum")
+    return content
+
+
+def read_arrays(folder: str, part: Part) -> Mapping[str, "numpy.ndarray"]:
+    """The arrays of a verified npz, decoded one by one as they are asked for."""
+    import numpy
+
+    content = io.BytesIO(read_verified(folder, part))
+    try:
+        return numpy.load(content, allow_pickle=False)
+    except Exception as error:
+        raise CheckpointDamaged(f"{part.file} is not an npz file: {error}") from error
+
+
+class Manifest:
+    """The decoded checkpoint.json of a folder."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises CheckpointDamaged when the manifest is missing or cannot be read."""
+        self.folder = folder
+        try:
+            with open(os.path.join(folder, MANIFEST), "rb") as file:
+                self.document: Dict[str, Any] = json.loads(file.read())
+            if self.document["schema"] != SCHEMA:
+                raise ValueError(f"schema {self.document['schema']!r} is not {SCHEMA!r}")
+            self._parts = {part["file"]: Part(**part) for part in self.document["parts"]}
+        except OSError as error:
+            raise CheckpointDamaged(f"cannot read {MANIFEST}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointDamaged(f"{MANIFEST} is not understood: {error}") from error
+
+    def part(self, name: str) -> Part:
+        """The part of that name; raises CheckpointDamaged when there is none."""
+        if name not in self._parts:
+            raise CheckpointDamaged(f"{MANIFEST} names no part {name}")
+        return self._parts[name]
+
+    def server_ranks(self) -> List[int]:
+        """Ranks of the servers that wrote states."""
+        return list(range(int(self.document["servers"])))
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:
+        pass
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,286 @@
+"""A worker's side of a checkpoint: stop at the named step, save, hold or go on.
+
+No barrier of the store is entered here: a worker that died would leave the others in
+it for ever. Workers meet by files in the checkpoint's folder instead, and keep reading
+the agent's orders meanwhile, so that any wait can be called off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, NoReturn, Optional, Set, Tuple
+
+from .checkpoint import Part
+from .control import Control, Request
+from .environment import Settings
+from .process import describe
+from .report import Reporter
+
+POLL_S = 0.02
+REPEAT_S = 1.0
+# How long after a checkpoint that does not hold rank 0 repeats that it is saved.
+SAVED_REPEAT_S = 5.0
+ERROR_TEXT_MAX = 500
+
+DONE = "done"
+
+
+class Withdrawn(Exception):
+    """The wait at a checkpoint is over without one: called off, or a later step named."""
+
+
+# Where a worker stands: `step`, `epoch`, `loss_sum` and `samples` (of its part of the
+# unfinished epoch), `progress` (the sampler's, as JSON), `finished`.
+Standing = Dict[str, Any]
+
+
+class Holder:
+    """Obeys the checkpoint requests of one worker."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rank: int,
+        control: Control,
+        reporter: Reporter,
+        leaving: threading.Event,
+        leave: Callable[[], NoReturn],
+        save: Callable[[Request, Dict[int, Standing]], Dict[str, Any]],
+    ) -> None:
+        """``save(request, standings by rank)`` writes everything (rank 0 only).
+
+        It returns the fields of the `saved` report, and raises when it cannot.
+        """
+        self._sync = settings.mode == "sync"
+        self._workers = settings.workers
+        self._rank = rank
+        self._control = control
+        self._reporter = reporter
+        self._leaving = leaving
+        self._leave = leave
+        self._save = save
+        self._handled: Set[int] = set()
+        self._missed: Set[Tuple[int, int]] = set()
+        self._saved: Optional[Tuple[float, float, Dict[str, Any]]] = None
+
+    def at_boundary(self, standing: Callable[[], Standing], step: int, finished: bool) -> None:
+        """Obey a request, if there is one for this point between two steps."""
+        self._repeat_saved()
+        request = self._control.poll()
+        if request is None or request.released or request.id in self._handled:
+            return
+        if self._sync and not finished:
+            if request.at_step is None or step < request.at_step:
+                return
+            if step > request.at_step:
+                self._miss(request.id, request.at_step, step)
+                return
+        self._hold(request, standing())
+
+    def blocked_past(self, control: Control, step: int) -> Optional[Tuple[int, int]]:
+        """(checkpoint, at_step) when the named step is before ``step``, which has begun.
+
+        For the sentry's thread: the workers that did stop there push no more, so this
+        worker may now be waiting in C for ever unless the master hears of it.
+        """
+        request = control.poll()
+        if (
+            self._sync and request is not None and request.at_step is not None
+            and not request.released and request.id not in self._handled and request.at_step < step
+        ):
+            return request.id, request.at_step
+        return None
+
+    def _miss(self, checkpoint: int, at_step: int, step: int) -> None:
+        if (checkpoint, at_step) not in self._missed:
+            self._missed.add((checkpoint, at_step))
+            self._reporter.send("missed", checkpoint=checkpoint, step=step)
+
+    def _hold(self, request: Request, standing: Standing) -> None:
+        visit = _Visit(request, self._rank, standing)
+        try:
+            visit.arrive()
+            saved = self._meet(visit)
+            self._handled.add(request.id)
+            if request.hold:
+                self._until_released(visit, saved)
+            elif saved is not None:
+                now = time.monotonic()
+                self._saved = (now + SAVED_REPEAT_S, now + REPEAT_S, saved)
+        except Withdrawn:
+            visit.withdraw()
+        except Exception as error:  # pylint: disable=broad-except
+            # No checkpoint is no reason to lose the training that it was meant to keep.
+            self._handled.add(request.id)
+            visit.withdraw()
+            self._reporter.send(
+                "failed", checkpoint=request.id, error=describe(error)[:ERROR_TEXT_MAX]
+            )
+
+    def _meet(self, visit: "_Visit") -> Optional[Dict[str, Any]]:
+        """Wait for all workers and the save. Rank 0 gets the fields of its report."""
+        repeat = _Repeat()
+        while True:
+            if repeat.due():
+                visit.check()
+                self._report_reached(visit)
+            if self._rank == 0:
+                standings = visit.all_standing(self._workers)
+                if standings is not None:
+                    return self._save_for_all(visit, standings)
+            elif visit.done():
+                return None
+            self._wait(visit.request, visit.standing["finished"])
+
+    def _save_for_all(
+        self, visit: "_Visit", standings: Dict[int, Standing]
+    ) -> Dict[str, Any]:
+        try:
+            saved = self._save(visit.request, standings)
+        except Exception as error:
+            visit.tell_done(describe(error)[:ERROR_TEXT_MAX])
+            raise
+        visit.tell_done(None)
+        self._reporter.send("saved", **saved)
+        return saved
+
+    def _until_released(self, visit: "_Visit", saved: Optional[Dict[str, Any]]) -> None:
+        repeat = _Repeat()
+        repeat.due()
+        while True:
+            try:
+                self._wait(visit.request, finished=True)
+            except Withdrawn:
+                return  # released, or overtaken by another request: train on
+            if repeat.due():
+                self._report_reached(visit)
+                if saved is not None:
+                    self._reporter.send("saved", **saved)
+
+    def _wait(self, request: Request, finished: bool) -> None:
+        """One short wait; raises Withdrawn when this worker must not wait any longer."""
+        if self._leaving.wait(POLL_S):
+            self._leave()
+        present = self._control.poll()
+        if present is None or present.id != request.id or present.released:
+            self._handled.add(request.id)
+            raise Withdrawn
+        if not finished and present.at_step != request.at_step:
+            # Someone had passed the step already; a later one is named. Training on is
+            # what lets that one through.
+            raise Withdrawn
+
+    def _report_reached(self, visit: "_Visit") -> None:
+        fields = {name: visit.standing[name] for name in ("step", "epoch", "loss_sum", "samples")}
+        self._reporter.send("reached", checkpoint=visit.request.id, **fields)
+
+    def _repeat_saved(self) -> None:
+        if self._saved is not None:
+            until, next_time, saved = self._saved
+            now = time.monotonic()
+            if now >= next_time:
+                self._reporter.send("saved", **saved)
+                self._saved = None if now >= until else (until, now + REPEAT_S, saved)
+
+
+class _Visit:
+    """One worker's stay at one checkpoint, and its files in the folder."""
+
+    def __init__(self, request: Request, rank: int, standing: Standing) -> None:
+        self.request = request
+        self.standing = standing
+        self._own = self._path(f"reached-{rank}")
+        self._at_step = request.at_step
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.request.directory, name)
+
+    def arrive(self) -> None:
+        """Leave this worker's mark. Raises OSError."""
+        _replace(self._own, dict(self.standing, checkpoint=self.request.id))
+
+    def withdraw(self) -> None:
+        """Take the mark away, if it is there."""
+        try:
+            os.remove(self._own)
+        except OSError:
+            pass
+
+    def check(self) -> None:
+        """Raises OSError when the mark has vanished: someone took the folder away."""
+        os.stat(self._own)
+
+    def all_standing(self, workers: int) -> Optional[Dict[int, Standing]]:
+        """All workers' standings by rank, once all are here; None before."""
+        standings = {}
+        for rank in range(workers):
+            standing = _read(self._path(f"reached-{rank}"))
+            if standing is None or standing["checkpoint"] != self.request.id:
+                return None
+            # A mark of an earlier named step may not have been taken away yet.
+            if self._at_step is not None and standing["step"] != self.standing["step"]:
+                return None
+            standings[rank] = standing
+        return standings
+
+    def tell_done(self, error: Optional[str]) -> None:
+        """Rank 0: let the others go on. Silent when the folder cannot be written."""
+        try:
+            _replace(self._path(DONE), {"checkpoint": self.request.id, "error": error})
+        except OSError:
+            pass  # the others see the folder's loss, or the master's release
+
+    def done(self) -> bool:
+        """Whether rank 0 has saved; raises RuntimeError when it could not."""
+        outcome = _read(self._path(DONE))
+        if outcome is None or outcome["checkpoint"] != self.request.id:
+            return False
+        if outcome["error"] is not None:
+            raise RuntimeError(f"rank 0 could not save: {outcome['error']}")
+        return True
+
+
+class _Repeat:
+    """Says when something is to be sent again; the first time at once."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + REPEAT_S
+        return True
+
+
+def _replace(path: str, document: Dict[str, Any]) -> None:
+    temporary = f"{path}.tmp-{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.rename(temporary, path)
+
+
+def _read(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def saved_report(checkpoint: int, document: Dict[str, Any], manifest: Part, bytes_max: int) -> Dict[str, Any]:
+    """Fields of the `saved` report: all parts, or the manifest alone when they do not fit."""
+    fields = {
+        "checkpoint": checkpoint,
+        "step": document["step"],
+        "epoch": document["epoch"],
+        "epoch_position": document["epoch_position"],
+    }
+    parts = document["parts"] + [manifest.to_json()]
+    if len(json.dumps(parts)) > bytes_max:
+        parts = [manifest.to_json()]
+    return dict(fields, parts=parts)

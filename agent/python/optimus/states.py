@@ -1,0 +1,224 @@
+"""Optimizer states of the servers: to files, and back onto any number of servers.
+
+An updater keeps, for each key, a state that its optimizer made: None, an array of the
+key's (flat) slice, or a tuple of such. A server writes its slices with the range of
+elements that each covers; on restart a server collects for every range that it now
+owns the pieces that the old servers had, in order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+
+import mxnet as mx
+import numpy
+
+from . import layout
+from .checkpoint import (
+    CheckpointDamaged, Manifest, read_arrays, read_verified, server_states, server_table,
+    write_arrays, write_json,
+)
+
+SCHEMA = "optimus.server/1"
+
+# Settings, not progress: a restarted script says itself what it wants them to be.
+_NOT_PROGRESS = ("lr", "rescale_grad", "num_update", "begin_num_update")
+
+
+class StateError(Exception):
+    """A state cannot be saved or mapped; the text says which."""
+
+
+class Piece(NamedTuple):
+    """Elements [start, stop) of the state of a key, as one old server wrote them."""
+
+    start: int
+    stop: int
+    updates: int
+    template: Any
+    arrays: List[str]
+    source: Mapping[str, numpy.ndarray]
+
+
+def numbers(optimizer: Any) -> Dict[str, float]:
+    """The plain numbers among an optimizer's attributes (Nadam, say, evolves one)."""
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        and name not in _NOT_PROGRESS
+    }
+
+
+def update_counts(optimizer: Any) -> Dict[int, int]:
+    """How often each key was updated on this (single-device) server; the live dictionary."""
+    return optimizer._all_index_update_counts.setdefault(0, {})
+
+
+def carry_progress(old: Any, new: Any) -> None:
+    """Let optimizer ``new`` go on where ``old`` stands: counts, and with them Adam's t."""
+    new._all_index_update_counts = old._all_index_update_counts
+    new._index_update_count = old._index_update_count
+    new.num_update = old.num_update
+
+
+def save(
+    updater: Any, initial: Mapping[str, float], folder: str, rank: int, servers: int,
+    bound: int, sizes: Mapping[int, int],
+) -> None:
+    """Write a server's states.
+
+    ``sizes``: number of elements of each key, over all servers. ``initial``: the
+    optimizer's numbers when it was set; those that have changed since are saved.
+    Raises StateError or OSError.
+    """
+    arrays: Dict[str, numpy.ndarray] = {}
+    entries = []
+    counts = update_counts(updater.optimizer)
+    for key, state in sorted(updater.states.items()):
+        span = layout.owned(key, sizes[key], servers, bound, rank)
+        if span is None:
+            raise StateError(f"server {rank} holds key {key}, which belongs to another server")
+        leaves: List[numpy.ndarray] = []
+        template = _flatten(state, leaves)
+        names = []
+        for leaf in leaves:
+            if leaf.size != span[1] - span[0]:
+                raise StateError(
+                    f"state of key {key} has {leaf.size} elements for {span[1] - span[0]} parameters"
+                )
+            names.append(f"a{len(arrays)}")
+            arrays[names[-1]] = leaf.reshape(-1)
+        entries.append({
+            "key": key, "size": sizes[key], "start": span[0], "stop": span[1],
+            "updates": counts.get(key, 0), "template": template, "arrays": names,
+            "dtypes": [str(leaf.dtype) for leaf in leaves],
+        })
+    part = write_arrays(folder, server_states(rank), arrays)
+    evolved = {
+        name: value for name, value in numbers(updater.optimizer).items()
+        if initial.get(name) != value
+    }
+    # The table comes last: its presence says that this server's part is complete.
+    write_json(folder, server_table(rank), {
+        "schema": SCHEMA, "rank": rank, "servers": servers, "bound": bound, "part": part.to_json(),
+        "optimizer": {
+            "name": type(updater.optimizer).__name__,
+            "num_update": updater.optimizer.num_update,
+            "numbers": evolved,
+        },
+        "entries": entries,
+    })
+
+
+def load(
+    updater: Any, manifest: Manifest, rank: int, servers: int, bound: int
+) -> None:
+    """Give a fresh updater the states of a checkpoint that this server now owns.
+
+    Raises CheckpointDamaged when a part is damaged, StateError when the optimizer is
+    another one.
+    """
+    tables = [_read_table(manifest, old) for old in manifest.server_ranks()]
+    optimizer = updater.optimizer
+    for table in tables:
+        saved = table["optimizer"]
+        if saved["name"] != type(optimizer).__name__:
+            raise StateError(
+                f"the checkpoint was written with the optimizer {saved['name']}, "
+                f"the job now uses {type(optimizer).__name__}"
+            )
+        optimizer.num_update = max(optimizer.num_update, saved["num_update"])
+    # Where servers differ (they should not) the first one speaks for all.
+    for name, value in (tables[0]["optimizer"]["numbers"] if tables else {}).items():
+        setattr(optimizer, name, value)
+    counts = update_counts(optimizer)
+    for key, size, pieces in _pieces(manifest, tables, rank, servers, bound):
+        span = layout.owned(key, size, servers, bound, rank)
+        assert span is not None, "only keys of this server have pieces"
+        updater.states[key] = _assemble(key, span, pieces)
+        updater.states_synced[key] = True
+        counts[key] = max(piece.updates for piece in pieces)
+
+
+def _read_table(manifest: Manifest, rank: int) -> Dict[str, Any]:
+    name = server_table(rank)
+    try:
+        table = json.loads(read_verified(manifest.folder, manifest.part(name)))
+        if table["schema"] != SCHEMA:
+            raise ValueError(f"unknown schema {table['schema']!r}")
+        return table
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(f"{name} is not understood: {error}") from error
+
+
+def _pieces(
+    manifest: Manifest, tables: List[Dict[str, Any]], rank: int, servers: int, bound: int
+) -> Iterator[Tuple[int, int, List[Piece]]]:
+    """(key, size, overlapping pieces in order) for each key that this server owns.
+
+    Reads the arrays only of those old servers that had something we own.
+    """
+    sources: Dict[int, Mapping[str, numpy.ndarray]] = {}
+    by_key: Dict[Tuple[int, int], List[Piece]] = {}
+    for table in tables:
+        for entry in table["entries"]:
+            key, size = entry["key"], entry["size"]
+            span = layout.owned(key, size, servers, bound, rank)
+            if span is None or entry["stop"] <= span[0] or entry["start"] >= span[1]:
+                continue
+            old = table["rank"]
+            if entry["arrays"] and old not in sources:
+                sources[old] = read_arrays(
+                    manifest.folder, manifest.part(server_states(old))
+                )
+            by_key.setdefault((key, size), []).append(Piece(
+                entry["start"], entry["stop"], entry["updates"], entry["template"],
+                entry["arrays"], sources.get(old, {}),
+            ))
+    for (key, size), pieces in sorted(by_key.items()):
+        yield key, size, sorted(pieces, key=lambda piece: piece.start)
+
+
+def _assemble(key: int, span: Tuple[int, int], pieces: List[Piece]) -> Any:
+    """The state of elements [span) of a key from pieces that must cover them."""
+    reached = span[0]
+    for piece in pieces:
+        if piece.start > reached or piece.template != pieces[0].template:
+            break
+        reached = piece.stop
+    if reached < span[1]:
+        raise CheckpointDamaged(f"the states of key {key} do not cover its elements from {reached}")
+    leaves = []
+    for number in range(len(pieces[0].arrays)):
+        parts = []
+        for piece in pieces:
+            start, stop = max(piece.start, span[0]), min(piece.stop, span[1])
+            array = piece.source[piece.arrays[number]]
+            parts.append(array[start - piece.start:stop - piece.start])
+        leaf = numpy.concatenate(parts)
+        leaves.append(mx.nd.array(leaf, dtype=leaf.dtype))
+    return _build(pieces[0].template, iter(leaves))
+
+
+def _flatten(state: Any, leaves: List[numpy.ndarray]) -> Any:
+    """The JSON shape of a state; its arrays are appended to ``leaves`` in order."""
+    if state is None or isinstance(state, (int, float)):
+        return state
+    if isinstance(state, mx.nd.NDArray):
+        leaves.append(state.asnumpy())
+        return "array"
+    if isinstance(state, (tuple, list)):
+        return [type(state).__name__] + [_flatten(item, leaves) for item in state]
+    raise StateError(f"a state of type {type(state).__name__} cannot be saved")
+
+
+def _build(template: Any, leaves: Iterator[Any]) -> Any:
+    """The state of a JSON shape; the inverse of :func:`_flatten`."""
+    if template == "array":
+        return next(leaves)
+    if isinstance(template, list):
+        items = [_build(item, leaves) for item in template[1:]]
+        return tuple(items) if template[0] == "tuple" else items
+    return template

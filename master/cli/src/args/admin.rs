@@ -1,0 +1,172 @@
+//! Arguments of the commands on nodes, rounds and the cluster itself.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use model::{NodeId, RoundId};
+
+use super::{ChangeArgs, Connect, ReadArgs};
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RoundsArgs {
+    /// How many of the last
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub limit: u32,
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum RoundCommand {
+    /// What a round changed, why, and what was measured since
+    Show(RoundShowArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RoundShowArgs {
+    /// The last one where none is given
+    #[arg(value_name = "ROUND")]
+    pub round: Option<RoundId>,
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Everything about a node
+    Show(NodeShowArgs),
+    /// Say that nodes are gone for good: their tasks are taken as dead
+    Lost(NodeLostArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeShowArgs {
+    #[arg(value_name = "NODE")]
+    pub node: NodeId,
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeLostArgs {
+    #[arg(value_name = "NODE", required = true)]
+    pub nodes: Vec<NodeId>,
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectOnlyArgs {
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Find everything wrong in a file, without any master
+    Check(ConfigCheckArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+#[group(id = "file", required = true, multiple = false, args = ["master_file", "agent_file", "job_file"])]
+pub(crate) struct ConfigCheckArgs {
+    /// A master.toml
+    #[arg(long = "master", value_name = "FILE")]
+    pub master_file: Option<PathBuf>,
+    /// An agent.toml
+    #[arg(long = "agent", value_name = "FILE")]
+    pub agent_file: Option<PathBuf>,
+    /// A job file
+    #[arg(long = "job", value_name = "FILE")]
+    pub job_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum SnapshotCommand {
+    /// Copy the master's store into a file while it runs
+    Save(SnapshotSaveArgs),
+    /// Check a copy to its last byte, by loading it into a folder of its own
+    Verify {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Fill an empty state folder from a copy; the master must not run on it
+    Restore(SnapshotRestoreArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SnapshotSaveArgs {
+    /// A file that does not exist yet
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SnapshotRestoreArgs {
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The state folder to fill
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: PathBuf,
+    /// Say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Make the cluster's CA and the master's certificate
+    Init(InitArgs),
+    /// Issue a certificate
+    Issue(IssueArgs),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArg {
+    Master,
+    Agent,
+    Operator,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InitArgs {
+    /// Folder to make them in [default: where the master looks]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Name of the cluster
+    #[arg(long, value_name = "NAME", default_value = "optimus")]
+    pub cluster: String,
+    /// A further address or name of the master; may be repeated
+    #[arg(long = "address", value_name = "ADDR")]
+    pub addresses: Vec<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct IssueArgs {
+    /// Who it is for
+    #[arg(value_enum)]
+    pub role: RoleArg,
+    /// The node's name, or the operator's
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Folder of the CA [default: where the master looks]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Folder to put it in, with a copy of ca.pem [default: the CA's]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Days that it lasts
+    #[arg(long, value_name = "N", default_value_t = 365)]
+    pub days: u32,
+    /// A further address or name of a master; may be repeated
+    #[arg(long = "address", value_name = "ADDR")]
+    pub addresses: Vec<String>,
+    /// Renew one that exists
+    #[arg(long)]
+    pub replace: bool,
+}

@@ -1,0 +1,321 @@
+//! The connection to the master: one for a command, one stream for a request.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::client::{Answer, Call, Change, Read, Reply, Request};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, Role};
+
+use crate::clock;
+use crate::config::{Environment, MASTER, PORT};
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The master answers reads from memory and changes after one flush; a task's output comes from
+/// its agent.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a long wait outlives a master that restarts.
+const PATIENCE: Duration = Duration::from_secs(120);
+const RETRY: Duration = Duration::from_secs(2);
+/// For the last packet to leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Where the master is, and the certificates to show it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub address: String,
+    pub folder: PathBuf,
+    pub user: Option<String>,
+}
+
+impl Target {
+    /// What the options say, with defaults from the environment.
+    #[must_use]
+    pub(crate) fn new(
+        address: Option<String>,
+        folder: Option<PathBuf>,
+        from: &Environment,
+    ) -> Self {
+        Self {
+            address: address.unwrap_or_else(|| MASTER.to_owned()),
+            folder: folder.unwrap_or_else(|| from.pki()),
+            user: from.user.clone(),
+        }
+    }
+}
+
+/// The master, connected on first use.
+#[derive(Debug)]
+pub(crate) struct Master {
+    target: Target,
+    connection: Option<Connection>,
+    /// Name and version of the master's program, once connected.
+    pub software: Option<String>,
+}
+
+impl Master {
+    #[must_use]
+    pub(crate) const fn new(target: Target) -> Self {
+        Self { target, connection: None, software: None }
+    }
+
+    /// Asks something that changes nothing.
+    ///
+    /// # Errors
+    /// What the master refused, or why it could not be asked.
+    pub(crate) async fn read(&mut self, read: Read) -> Result<Answer, Failure> {
+        let request = Request { dry_run: false, reason: None, call: Call::Read(read) };
+        self.ask(&request).await
+    }
+
+    /// As [`Self::read`], but waits for a master that restarts.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; where the master stays away for two minutes.
+    pub(crate) async fn read_patiently(
+        &mut self,
+        read: Read,
+        output: &mut Output,
+    ) -> Result<Answer, Failure> {
+        let request = Request { dry_run: false, reason: None, call: Call::Read(read) };
+        self.ask_patiently(&request, output).await
+    }
+
+    async fn ask_patiently(
+        &mut self,
+        request: &Request,
+        output: &mut Output,
+    ) -> Result<Answer, Failure> {
+        let deadline = tokio::time::sleep(PATIENCE);
+        tokio::pin!(deadline);
+        let mut told = false;
+        loop {
+            let failure = match self.ask(request).await {
+                Err(failure) if failure.exit == Exit::Unavailable => failure,
+                other => return other,
+            };
+            if !told {
+                output.talk(&format!("{}; still trying", failure.message));
+                told = true;
+            }
+            tokio::select! {
+                () = &mut deadline => return Err(failure),
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    /// Sends a job; where the connection breaks in between, sends it again under the same
+    /// request id, which cannot make a second one.
+    ///
+    /// # Errors
+    /// As [`Self::read_patiently`].
+    pub(crate) async fn submit(
+        &mut self,
+        request: &Request,
+        output: &mut Output,
+    ) -> Result<Answer, Failure> {
+        // A master that was never there is told at once; one that was lost is waited for.
+        self.connect().await?;
+        self.ask_patiently(request, output).await
+    }
+
+    /// Asks for a change.
+    ///
+    /// # Errors
+    /// What the master refused, or why it could not be asked; then the change may have happened.
+    pub(crate) async fn change(
+        &mut self,
+        change: Change,
+        dry_run: bool,
+        reason: Option<&str>,
+    ) -> Result<Answer, Failure> {
+        let reason = reason.map(str::to_owned);
+        self.ask(&Request { dry_run, reason, call: Call::Change(change) }).await
+    }
+
+    async fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
+        let address = self.target.address.clone();
+        let connection = self.connect().await?;
+        let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&connection, request)).await;
+        let hint = match request.call {
+            Call::Read(_) => "try again",
+            Call::Change(_) => "the change may have been made: look before you repeat it",
+        };
+        let failed = match asked {
+            Ok(Ok(reply)) => return Ok(reply?),
+            Ok(Err(error)) => {
+                format!("lost the master at {address} before its answer: {error}")
+            }
+            Err(_) => {
+                format!("the master at {address} took over {} s to answer", REPLY_TIMEOUT.as_secs())
+            }
+        };
+        self.connection = None;
+        Err(Failure::new(Exit::Unavailable, failed, hint))
+    }
+
+    /// All pieces of a snapshot, one after another.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and those of `take`.
+    pub(crate) async fn snapshot(
+        &mut self,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let address = self.target.address.clone();
+        let connection = self.connect().await?;
+        let lost = |error: String| {
+            let message = format!("lost the master at {address} within the snapshot: {error}");
+            Failure::new(Exit::Unavailable, message, "try again")
+        };
+        let (mut writer, mut reader) =
+            connection.open_bi().await.map_err(|error| lost(error.to_string()))?;
+        let call = Call::Read(Read::Snapshot);
+        let request = Request { dry_run: false, reason: None, call };
+        writer.send(&request).await.map_err(|error| lost(error.to_string()))?;
+        writer.finish();
+        loop {
+            let next = tokio::time::timeout(REPLY_TIMEOUT, reader.receive::<Reply>()).await;
+            let reply = next
+                .map_err(|_| lost("no piece came in time".to_owned()))?
+                .map_err(|error| lost(error.to_string()))?
+                .ok_or_else(|| lost("it ended too early".to_owned()))?;
+            let answer = reply?;
+            let Answer::SnapshotPiece(bytes) = answer else { return Err(unexpected(&answer)) };
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            take(&bytes)?;
+        }
+    }
+
+    /// Connects, where that is still to be done.
+    ///
+    /// # Errors
+    /// Exit 6 where no master answers, 4 where certificates are missing or refused.
+    pub(crate) async fn connect(&mut self) -> Result<Connection, Failure> {
+        if let Some(connection) = &self.connection
+            && connection.lost().is_none()
+        {
+            return Ok(connection.clone());
+        }
+        let credentials = self.credentials()?;
+        let mut failure = None;
+        for address in resolve(&self.target.address).await? {
+            let options = ConnectOptions {
+                timeout: CONNECT_TIMEOUT,
+                ..ConnectOptions::new(concat!("optimus ", env!("CARGO_PKG_VERSION")))
+            };
+            match Box::pin(net::connect(address, &credentials, &options)).await {
+                Ok(session) => {
+                    self.software = Some(session.software);
+                    self.connection = Some(session.connection.clone());
+                    return Ok(session.connection);
+                }
+                Err(error) => failure = Some(refused(&error)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| no_address(&self.target.address, "it has none")))
+    }
+
+    fn credentials(&self) -> Result<Credentials, Failure> {
+        let folder = &self.target.folder;
+        let files = net::pki::find_operator(folder, self.target.user.as_deref())
+            .map_err(|error| no_certificate(folder, &error.to_string()))?;
+        Credentials::load(&files, Role::Operator, clock::wall()).map_err(|error| {
+            let message = error.to_string();
+            let (message, hint) = message.split_once("; ").unwrap_or((
+                &message,
+                "make one with `optimus cert issue operator NAME`, or name the folder with \
+                 --tls-dir",
+            ));
+            Failure::new(Exit::NotAllowed, message, hint)
+        })
+    }
+
+    /// Says goodbye, so that the master need not wait for silence.
+    pub(crate) async fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            let close = connection.close_and_wait(Close::Done, "done");
+            // Nothing is left to be done where the peer is gone.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
+        }
+    }
+}
+
+async fn exchange(connection: &Connection, request: &Request) -> Result<Reply, FrameError> {
+    let (mut writer, mut reader) = connection.open_bi().await?;
+    writer.send(request).await?;
+    writer.finish();
+    reader.receive::<Reply>().await?.ok_or(FrameError::Cut { bytes: 0 })
+}
+
+/// An answer to another question: the two programs are not of one release.
+#[must_use]
+pub(crate) fn unexpected(answer: &Answer) -> Failure {
+    let shown: String = format!("{answer:?}").chars().take(60).collect();
+    Failure::new(
+        Exit::Unavailable,
+        format!("the master answered something else: {shown}"),
+        "compare the versions with `optimus version`",
+    )
+}
+
+fn no_certificate(folder: &Path, reason: &str) -> Failure {
+    let folder = folder.display();
+    Failure::new(
+        Exit::NotAllowed,
+        format!("no operator certificate in {folder}: {reason}"),
+        "a master on loopback makes them when it first starts; else run `optimus cert init` once \
+         and `optimus cert issue operator NAME` there, and name the folder with --tls-dir",
+    )
+}
+
+fn no_address(address: &str, reason: &str) -> Failure {
+    Failure::invalid(
+        format!("cannot find the master's address {address:?}: {reason}"),
+        "give --master HOST:PORT, such as 10.0.0.1:7600",
+    )
+}
+
+async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
+    if let Ok(address) = address.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    if let Ok(ip) = address.parse::<std::net::IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, PORT)]);
+    }
+    let name = if address.contains(':') { address.to_owned() } else { format!("{address}:{PORT}") };
+    let found = tokio::net::lookup_host(name).await;
+    found.map(Iterator::collect).map_err(|error| no_address(address, &error.to_string()))
+}
+
+fn refused(error: &ConnectError) -> Failure {
+    let (exit, otherwise) = match error {
+        ConnectError::CertificateRefused { .. } | ConnectError::NotTheMaster { .. } => {
+            (Exit::NotAllowed, "use the certificates of this master's cluster, see --tls-dir")
+        }
+        ConnectError::Role { .. } => {
+            (Exit::NotAllowed, "use an operator's certificate: `optimus cert issue operator NAME`")
+        }
+        ConnectError::Version { .. } => {
+            (Exit::Unavailable, "use the `optimus` of the master's release")
+        }
+        ConnectError::Unreachable { .. }
+        | ConnectError::NothingListens { .. }
+        | ConnectError::Silent { .. }
+        | ConnectError::Busy { .. }
+        | ConnectError::Refused { .. }
+        | ConnectError::Failed { .. }
+        | ConnectError::Local { .. } => (
+            Exit::Unavailable,
+            "check that optimus-master runs there; give another with --master or OPTIMUS_MASTER",
+        ),
+    };
+    let message = error.to_string();
+    let message = message.split_once("; ").map_or(&*message, |(message, _)| message);
+    Failure::new(exit, message, otherwise)
+}

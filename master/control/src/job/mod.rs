@@ -1,0 +1,192 @@
+//! A job: what is kept of it, what is known of its present generation, and what it is called.
+
+pub(crate) mod checkpoint;
+pub(crate) mod epochs;
+pub(crate) mod estimate;
+pub(crate) mod live;
+pub mod phase;
+pub(crate) mod profile;
+pub(crate) mod progress;
+pub(crate) mod rescale;
+pub(crate) mod restart;
+pub(crate) mod speed;
+pub(crate) mod start;
+
+use model::reason::PhaseName;
+use model::{Generation, JobId, JobSpec, Millis, Placement, Shape, UnixMs};
+use scheduler::estimate::loss::LossFit;
+
+use crate::job::live::Live;
+use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
+use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SpeedKey, Wish};
+
+/// Decisions, faults and old placements kept of a job.
+pub(crate) const HISTORY_MAX: usize = 100;
+pub(crate) const PLACEMENTS_MAX: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) record: JobRecord,
+    /// What was seen of the present generation; none while there is none.
+    pub(crate) live: Option<Live>,
+    pub(crate) arrival: Millis,
+    /// When its shape last changed or it last began.
+    pub(crate) changed: Millis,
+    /// The last round's decision, until the next one.
+    pub(crate) decision: Option<(model::RoundId, UnixMs, RoundJob)>,
+    /// A checkpoint whose manifest is being written.
+    pub(crate) publishing: Option<CheckpointRecord>,
+    /// The instant of the last step before the generation now starting.
+    pub(crate) gap_since: Option<Millis>,
+    /// The fit of Eqn. (1), for this many loss points.
+    pub(crate) loss_fit: Option<Result<LossFit, String>>,
+    pub(crate) loss_fit_points: usize,
+}
+
+impl Job {
+    pub(crate) fn new(record: JobRecord, arrival: Millis) -> Self {
+        Self {
+            record,
+            live: None,
+            arrival,
+            changed: arrival,
+            decision: None,
+            publishing: None,
+            gap_since: None,
+            loss_fit: None,
+            loss_fit_points: 0,
+        }
+    }
+
+    pub(crate) fn id(&self) -> JobId {
+        self.record.id
+    }
+
+    pub(crate) fn spec(&self) -> &JobSpec {
+        &self.record.spec
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.record.phase
+    }
+
+    pub(crate) fn life(&self) -> Option<&Life> {
+        self.record.phase.life()
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.record.progress
+    }
+
+    /// The shape of the present generation; empty where there is none.
+    pub(crate) fn shape(&self) -> Shape {
+        self.life().map_or_else(Shape::default, Life::shape)
+    }
+
+    pub(crate) fn placement(&self) -> Placement {
+        self.life().map_or_else(Placement::default, |life| life.placement.clone())
+    }
+
+    /// The operator's shape, if any: for good or until it runs.
+    pub(crate) fn wanted_shape(&self) -> Option<Shape> {
+        self.record.once.or(self.record.pinned)
+    }
+
+    pub(crate) fn is_profiling(&self) -> bool {
+        !self.record.profiled && self.wanted_shape().is_none()
+    }
+
+    pub(crate) fn speed_key(&self) -> SpeedKey {
+        let spec = self.spec();
+        spec.model_key.as_ref().map_or(SpeedKey::Job(self.id()), |key| SpeedKey::Model {
+            key: key.clone(),
+            mode: spec.mode,
+            batch: match spec.batch {
+                model::Batch::Global(samples) => format!("global {samples}"),
+                model::Batch::PerWorker(samples) => format!("per worker {samples}"),
+            },
+        })
+    }
+
+    /// The newest checkpoint that can be resumed from.
+    pub(crate) fn newest_checkpoint(&self) -> Option<&CheckpointRecord> {
+        self.record.checkpoints.last()
+    }
+
+    pub(crate) fn next_generation(&self) -> Generation {
+        self.record.last.map_or(Generation(1), Generation::next)
+    }
+
+    /// Where the job is, as people see it.
+    pub(crate) fn phase_name(&self) -> PhaseName {
+        let rescale = if self.is_profiling() { PhaseName::Profiling } else { PhaseName::Rescaling };
+        let moving = |next: &Next| match next {
+            Next::Start(place) if place.origin == Origin::Rescale => rescale,
+            Next::Start(_)
+            | Next::Queue { .. }
+            | Next::BackOff { .. }
+            | Next::Pause
+            | Next::Complete { .. }
+            | Next::Fail { .. }
+            | Next::Cancel { .. } => PhaseName::Stopping,
+        };
+        match self.phase() {
+            Phase::Queued { wait: Wait::Room(place), .. } if place.origin == Origin::Rescale => {
+                rescale
+            }
+            Phase::Queued { .. } => PhaseName::Queued,
+            Phase::Starting { life } if life.origin == Origin::Rescale => rescale,
+            Phase::Starting { .. } if self.is_profiling() => PhaseName::Profiling,
+            Phase::Starting { .. } => PhaseName::Starting,
+            Phase::Running { .. } | Phase::Checkpointing { goal: Goal::Continue, .. } => {
+                if self.is_profiling() { PhaseName::Profiling } else { PhaseName::Running }
+            }
+            Phase::Checkpointing { goal: Goal::Leave(next), .. } => match next {
+                Next::Queue { .. } => PhaseName::Rescaling,
+                Next::Start(_)
+                | Next::BackOff { .. }
+                | Next::Pause
+                | Next::Complete { .. }
+                | Next::Fail { .. }
+                | Next::Cancel { .. } => moving(next),
+            },
+            Phase::Stopping { next, .. } => moving(next),
+            Phase::Paused { .. } => PhaseName::Paused,
+            Phase::Completed { .. } => PhaseName::Completed,
+            Phase::Failed { .. } => PhaseName::Failed,
+            Phase::Cancelled { .. } => PhaseName::Cancelled,
+        }
+    }
+
+    /// What becomes of the job once its processes are gone, where an operator's wish says so.
+    pub(crate) fn wished(&self) -> Option<Next> {
+        match self.record.wish? {
+            Wish::Pause => Some(Next::Pause),
+            Wish::Cancel => Some(Next::Cancel { note: "cancelled".to_owned() }),
+            Wish::Checkpoint => None,
+        }
+    }
+}
+
+/// Appends to a list that keeps its newest `max` entries.
+pub(crate) fn push_bounded<T>(list: &mut Vec<T>, entry: T, max: usize) {
+    if list.len() >= max {
+        list.drain(..=list.len() - max);
+    }
+    list.push(entry);
+}
+
+/// A finite, non-negative number of steps or samples as an integer; saturates.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to 0 .. 2^53, where every whole f64 is exact"
+)]
+pub(crate) fn whole(value: f64) -> u64 {
+    if value.is_nan() { 0 } else { value.clamp(0.0, 9_007_199_254_740_992.0) as u64 }
+}
+
+/// A count as a float; exact below 2^53, far above every bound here.
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}

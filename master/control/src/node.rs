@@ -1,0 +1,150 @@
+//! A server as the master knows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::agent::{DesiredGeneration, GpuReport, NodeLoad, TaskReport};
+use model::reason::Reachability;
+use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
+
+use crate::event::SessionId;
+use crate::record::NodeRecord;
+use crate::settings::Settings;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) record: NodeRecord,
+    pub(crate) reach: Reachability,
+    pub(crate) session: Option<SessionId>,
+    /// Number of the newest heartbeat of this session.
+    pub(crate) sequence: Option<u64>,
+    /// Receipt of the newest heartbeat, on this master's clock; none before the first.
+    pub(crate) received: Option<Millis>,
+    pub(crate) silent_since: Option<UnixMs>,
+    pub(crate) obeyed: Revision,
+    pub(crate) load: NodeLoad,
+    pub(crate) gpus: Vec<GpuReport>,
+    pub(crate) tasks: Vec<TaskReport>,
+    pub(crate) reports_dropped: u64,
+    pub(crate) clock_skew_ms: i64,
+    /// Jobs with a generation here that is not proved dead, and what these take.
+    pub(crate) lives: BTreeSet<JobId>,
+    pub(crate) used: Resources,
+    /// Processes here that no phase knows: they take room until the agent has stopped them.
+    pub(crate) strangers: BTreeMap<(JobId, Generation), Shape>,
+    pub(crate) strangers_use: Resources,
+    /// What was last sent in this session.
+    pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
+    /// First revision that told the agent to stop a job's present generation.
+    pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
+}
+
+impl Node {
+    pub(crate) fn new(record: NodeRecord) -> Self {
+        let reach =
+            if record.gone.is_some() { Reachability::Gone } else { Reachability::Suspect };
+        Self {
+            record,
+            reach,
+            session: None,
+            sequence: None,
+            received: None,
+            silent_since: None,
+            obeyed: Revision::default(),
+            load: NodeLoad::default(),
+            gpus: Vec::new(),
+            tasks: Vec::new(),
+            reports_dropped: 0,
+            clock_skew_ms: 0,
+            lives: BTreeSet::new(),
+            used: Resources::default(),
+            strangers: BTreeMap::new(),
+            strangers_use: Resources::default(),
+            sent: None,
+            stop_told: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> &NodeId {
+        &self.record.id
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.reach == Reachability::Up
+    }
+
+    /// What is left for new tasks; zero where capacity shrank under running work.
+    pub(crate) fn free(&self) -> Resources {
+        self.record.capacity.minus_saturating(&self.used).minus_saturating(&self.strangers_use)
+    }
+
+    /// Judges the node's age. `judge_from` is when judging began: a start of the master, or the
+    /// end of a pause of its own, in which it could not have heard anyone.
+    pub(crate) fn judged(
+        &self,
+        now: Millis,
+        judge_from: Millis,
+        grace_until: Millis,
+        settings: &Settings,
+    ) -> Reachability {
+        if self.reach == Reachability::Gone {
+            return Reachability::Gone;
+        }
+        let heard = self.received.map_or(judge_from, |received| received.max(judge_from));
+        let age = now.since(heard);
+        if age >= settings.down_ms && now >= grace_until {
+            Reachability::Down
+        } else if age >= settings.suspect_ms || self.received.is_none() {
+            Reachability::Suspect
+        } else {
+            Reachability::Up
+        }
+    }
+
+    /// When the judgement could next change by silence alone.
+    pub(crate) fn next_judgement(
+        &self,
+        now: Millis,
+        judge_from: Millis,
+        grace_until: Millis,
+        settings: &Settings,
+    ) -> Option<Millis> {
+        let heard = self.received.map_or(judge_from, |received| received.max(judge_from));
+        let suspect = heard.plus(settings.suspect_ms);
+        let down = heard.plus(settings.down_ms).max(grace_until);
+        [suspect, down].into_iter().find(|at| *at > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_judged_from_receipt_and_not_during_the_grace() {
+        let record = NodeRecord {
+            id: "n1".parse().unwrap(),
+            incarnation: model::Incarnation(1),
+            boot_id: model::BootId::default(),
+            software: String::new(),
+            task_address: "127.0.0.1".to_owned(),
+            beat_ms: 2000,
+            capacity: Resources::default(),
+            gone: None,
+        };
+        let mut node = Node::new(record);
+        let settings = Settings::default();
+        let judge = |node: &Node, now: u64, grace: u64| {
+            node.judged(Millis(now), Millis(0), Millis(grace), &settings)
+        };
+        assert_eq!(judge(&node, 0, 60_000), Reachability::Suspect, "not heard yet");
+        assert_eq!(judge(&node, 59_999, 60_000), Reachability::Suspect);
+        assert_eq!(judge(&node, 60_000, 60_000), Reachability::Down);
+        node.received = Some(Millis(100_000));
+        assert_eq!(judge(&node, 109_999, 0), Reachability::Up);
+        assert_eq!(judge(&node, 110_000, 0), Reachability::Suspect);
+        assert_eq!(judge(&node, 160_000, 0), Reachability::Down);
+        assert_eq!(judge(&node, 160_000, 170_000), Reachability::Suspect, "grace");
+        let next = node.next_judgement(Millis(100_000), Millis(0), Millis(0), &settings);
+        assert_eq!(next, Some(Millis(110_000)));
+    }
+}

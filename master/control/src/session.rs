@@ -1,0 +1,416 @@
+//! Agents: how they come, what they report, and how their silence is judged.
+
+use std::collections::BTreeMap;
+
+use model::agent::{Heartbeat, Introduction, TaskReport, TaskState};
+use model::reason::Reachability;
+use model::{
+    BootId, Generation, Incarnation, JobId, NodeId, OnDisconnect, Resources, Shape,
+    resources::NAMED_MAX,
+};
+
+use crate::command::Command;
+use crate::event::SessionId;
+use crate::job::phase::Phase;
+use crate::node::Node;
+use crate::record::NodeRecord;
+use crate::room::demand_of;
+use crate::step::Control;
+use crate::timers::Timer;
+
+/// Longest names that an agent may give itself.
+const WORDS_MAX: usize = 128;
+
+impl Control {
+    /// An agent introduces itself. The newer connection of the same machine replaces the older
+    /// one: the same boot and an incarnation that is not older. A different machine under the
+    /// same name is refused while the present one is heard from; once that has been silent for
+    /// the time of SUSPECT, the newcomer takes the name (a machine was reinstalled or rebooted,
+    /// and its old connection is a leftover).
+    pub(crate) fn on_connected(
+        &mut self,
+        id: NodeId,
+        session: SessionId,
+        introduction: Introduction,
+    ) {
+        if let Err(words) = self.may_connect(&id, session, &introduction) {
+            self.count("introduction refused");
+            self.tell(None, Some(&id), "refused", words.clone());
+            self.out.commands.push(Command::Disconnect { session, reason: words });
+            return;
+        }
+        let Introduction { incarnation, boot_id, software, unix_ms, task_address, beat_ms, first } =
+            introduction;
+        let known = self.nodes.get(&id);
+        let old_session = known.and_then(|node| node.session);
+        let rebooted = known.is_some_and(|node| node.record.boot_id != boot_id);
+        if let Some(old) = old_session.filter(|old| *old != session) {
+            let reason = format!("a newer connection of {id} took its place");
+            self.out.commands.push(Command::Disconnect { session: old, reason });
+        }
+        if rebooted {
+            self.on_new_boot(&id);
+        }
+        let record = NodeRecord {
+            id: id.clone(),
+            incarnation,
+            boot_id,
+            software: software.chars().take(WORDS_MAX).collect(),
+            task_address,
+            beat_ms: beat_ms.clamp(100, 60_000),
+            capacity: bounded(&first.capacity),
+            gone: None,
+        };
+        let is_new = !self.nodes.contains_key(&id);
+        let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(record.clone()));
+        if is_new || node.record != record {
+            node.record = record;
+            self.out.nodes.insert(id.clone());
+        }
+        if node.reach == Reachability::Gone {
+            // What it still runs was declared dead, is in no desired set, and is stopped by it.
+            node.reach = Reachability::Down;
+        }
+        node.session = Some(session);
+        node.sequence = None;
+        node.sent = None;
+        node.stop_told.clear();
+        let skew = i128::from(unix_ms) - i128::from(self.now.unix.0);
+        node.clock_skew_ms = i64::try_from(skew).unwrap_or(i64::MAX);
+        let skewed = node.clock_skew_ms.unsigned_abs() >= SKEW_TOLD_MS;
+        let skew_s = node.clock_skew_ms / 1000;
+        if is_new {
+            self.tell(None, Some(&id), "joined", format!("{id} joined"));
+        }
+        if skewed {
+            let text = format!("its clock differs by {skew_s} s from the master's");
+            self.tell(None, Some(&id), "clock", text);
+        }
+        self.out.desired.insert(id.clone());
+        self.on_heartbeat(&id, session, first);
+        self.free_old_ports(&id);
+    }
+
+    fn may_connect(
+        &self,
+        id: &NodeId,
+        session: SessionId,
+        introduction: &Introduction,
+    ) -> Result<(), String> {
+        if introduction.task_address.parse::<std::net::IpAddr>().is_err() {
+            let shown: String = introduction.task_address.chars().take(80).collect();
+            return Err(format!(
+                "task_address {shown:?} is not numeric: set it in agent.toml, such as 10.0.0.7"
+            ));
+        }
+        if introduction.boot_id.0.len() > WORDS_MAX {
+            return Err(format!("the boot id has over {WORDS_MAX} bytes"));
+        }
+        let Some(node) = self.nodes.get(id) else {
+            return if self.nodes.len() < NODES_MAX {
+                Ok(())
+            } else {
+                Err(format!("the cluster has its {NODES_MAX} nodes already"))
+            };
+        };
+        if node.session.is_some_and(|present| session < present) {
+            return Err(format!("a newer connection of {id} is there already"));
+        }
+        let same_boot = node.record.boot_id == introduction.boot_id;
+        if same_boot && introduction.incarnation < node.record.incarnation {
+            return Err(format!(
+                "agent {} of {id} is older than {}, which was here before; stop one of them, or \
+                 remove the state folder that was restored from a copy",
+                introduction.incarnation, node.record.incarnation
+            ));
+        }
+        let heard = node.received.map(|received| self.now.mono.since(received));
+        let lively = heard.is_some_and(|age| age < self.settings.suspect_ms);
+        if !same_boot && node.session.is_some() && lively {
+            return Err(format!(
+                "another machine named {id} is connected and was heard from {} ms ago; give each \
+                 machine its own certificate, or try again once that one is silent",
+                heard.unwrap_or(0)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Every process of the old boot is proved dead.
+    fn on_new_boot(&mut self, id: &NodeId) {
+        self.tell(None, Some(id), "rebooted", format!("{id} came back with a new boot"));
+        self.lose_tasks(id, "rebooted", true);
+        self.free_ports(|held| held.node == *id);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.strangers.clear();
+            node.strangers_use = Resources::default();
+            node.tasks.clear();
+        }
+    }
+
+    /// Ports that generations got here which the node's whole state no longer shows.
+    fn free_old_ports(&mut self, id: &NodeId) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let alive: Vec<(JobId, Generation)> = node.strangers.keys().copied().collect();
+        let jobs = &self.jobs;
+        let mut changed = Vec::new();
+        for (host, ports) in &mut self.ports {
+            let freed = ports.free(|held| {
+                let lives = jobs
+                    .get(&held.job)
+                    .and_then(Job::life)
+                    .is_some_and(|life| life.generation == held.generation);
+                held.node == *id && !lives && !alive.contains(&(held.job, held.generation))
+            });
+            if freed {
+                changed.push(host.clone());
+            }
+        }
+        self.out.ports.extend(changed);
+    }
+
+    pub(crate) fn on_disconnected(&mut self, id: &NodeId, session: SessionId) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        if node.session == Some(session) {
+            node.session = None;
+            node.sent = None;
+        }
+    }
+
+    pub(crate) fn on_heartbeat(&mut self, id: &NodeId, session: SessionId, beat: Heartbeat) {
+        let Some(node) = self.nodes.get_mut(id) else {
+            self.count("heartbeat of an unknown node");
+            return;
+        };
+        if node.session != Some(session) {
+            self.count("heartbeat of an old connection");
+            return;
+        }
+        // A queue of old heartbeats that arrives late must not put the node's state back.
+        if node.sequence.is_some_and(|newest| beat.sequence <= newest) {
+            self.count("heartbeat out of order");
+            return;
+        }
+        node.sequence = Some(beat.sequence);
+        node.received = Some(self.now.mono);
+        node.obeyed = beat.obeyed;
+        node.load = beat.load;
+        node.gpus = beat.gpus;
+        node.reports_dropped = beat.reports_dropped;
+        let was = node.reach;
+        let capacity = bounded(&beat.capacity);
+        if node.record.capacity != capacity {
+            node.record.capacity = capacity;
+            self.out.nodes.insert(id.clone());
+            self.out.room_freed = true;
+            self.ask_round("a node's capacity changed");
+        }
+        self.on_task_reports(id, beat.tasks, was);
+        // Epochs before steps: a worker that has finished reported its last epoch before.
+        for report in beat.epochs {
+            self.on_epoch_report(id, report);
+        }
+        for report in beat.workers {
+            self.on_worker_report(id, report);
+        }
+        for report in beat.checkpoints {
+            self.on_checkpoint_report(id, report);
+        }
+        if was != Reachability::Up {
+            self.set_reach(id, Reachability::Up);
+        }
+        self.judge_node_later(id);
+    }
+
+    fn on_task_reports(&mut self, id: &NodeId, tasks: Vec<TaskReport>, was: Reachability) {
+        let mut strangers: BTreeMap<(JobId, Generation), Shape> = BTreeMap::new();
+        for report in &tasks {
+            let life = self.jobs.get(&report.job).and_then(Job::life);
+            let known = life.is_some_and(|life| {
+                life.generation == report.generation && life.placement.node_of(report.task) == Some(id)
+            });
+            if known {
+                self.on_task_report(id, report, was);
+                continue;
+            }
+            self.count("task report of another generation");
+            if let TaskState::Running { .. } = report.state {
+                let shape = strangers.entry((report.job, report.generation)).or_default();
+                match report.task.role {
+                    model::Role::Server => shape.servers = shape.servers.saturating_add(1),
+                    model::Role::Worker => shape.workers = shape.workers.saturating_add(1),
+                    model::Role::Scheduler => {}
+                }
+            }
+        }
+        self.note_absent(id, &tasks);
+        self.note_strangers(id, strangers);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.tasks = tasks;
+        }
+    }
+
+    /// The agent obeyed the order to stop a generation, and its whole state does not show a task
+    /// of it: then the task is not there, and never will be.
+    fn note_absent(&mut self, id: &NodeId, tasks: &[TaskReport]) {
+        let Some(node) = self.nodes.get(id) else { return };
+        if node.stop_told.is_empty() {
+            return;
+        }
+        let told: Vec<_> = node.stop_told.iter().map(|(job, told)| (*job, *told)).collect();
+        let obeyed = node.obeyed;
+        for (job, (generation, revision)) in told {
+            if obeyed < revision {
+                continue;
+            }
+            let Some(Phase::Stopping { life, alive, .. }) = self.jobs.get(&job).map(Job::phase)
+            else {
+                continue;
+            };
+            if life.generation != generation {
+                continue;
+            }
+            let mut absent = life.placement.tasks_on(id);
+            absent.retain(|task| alive.contains(task));
+            for report in tasks {
+                if report.job == job && report.generation == generation {
+                    absent.remove(&report.task);
+                }
+            }
+            for task in absent {
+                self.on_task_gone(job, generation, task);
+            }
+        }
+    }
+
+    fn note_strangers(&mut self, id: &NodeId, strangers: BTreeMap<(JobId, Generation), Shape>) {
+        let Some(node) = self.nodes.get(id) else { return };
+        if node.strangers == strangers {
+            return;
+        }
+        let gone: Vec<_> =
+            node.strangers.keys().filter(|old| !strangers.contains_key(*old)).copied().collect();
+        let mut sum = Resources::default();
+        for ((job, _), shape) in &strangers {
+            // Of a job that is not known any more nothing is known of its size either; the agent
+            // stops it within its own grace.
+            if let Some(job) = self.jobs.get(job) {
+                sum = sum.plus(&demand_of(job, *shape));
+            }
+        }
+        let node = self.nodes.get_mut(id).expect("it was there a line ago");
+        node.strangers = strangers;
+        node.strangers_use = sum;
+        self.out.room_freed = true;
+        self.free_ports(|held| held.node == *id && gone.contains(&(held.job, held.generation)));
+    }
+
+    fn judge_node_later(&mut self, id: &NodeId) {
+        let timer = Timer::Node(id.clone());
+        // The armed deadline is only ever too early: it is set anew when it fires, so that a
+        // heartbeat costs nothing here.
+        if self.timers.armed(&timer).is_some() {
+            return;
+        }
+        let grace_until = self.started.mono.plus(self.settings.start_grace_ms);
+        let Some(node) = self.nodes.get(id) else { return };
+        let next =
+            node.next_judgement(self.now.mono, self.judge_from, grace_until, &self.settings);
+        if let Some(at) = next {
+            self.timers.set(timer, at);
+        }
+    }
+
+    pub(crate) fn judge_node(&mut self, id: &NodeId) {
+        let grace_until = self.started.mono.plus(self.settings.start_grace_ms);
+        let Some(node) = self.nodes.get(id) else { return };
+        let judged = node.judged(self.now.mono, self.judge_from, grace_until, &self.settings);
+        if judged != node.reach {
+            self.set_reach(id, judged);
+        }
+        self.judge_node_later(id);
+    }
+
+    pub(crate) fn set_reach(&mut self, id: &NodeId, reach: Reachability) {
+        let unix = self.now.unix;
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let was = std::mem::replace(&mut node.reach, reach);
+        node.silent_since = match reach {
+            Reachability::Up => None,
+            Reachability::Suspect | Reachability::Down | Reachability::Gone => {
+                node.silent_since.or(Some(unix))
+            }
+        };
+        let text = format!("{id} went from {} to {}", was.name(), reach.name());
+        self.tell(None, Some(id), &reach.name().to_lowercase(), text);
+        match reach {
+            Reachability::Up => {
+                self.out.room_freed = true;
+                self.ask_round("a node is up");
+                self.rounding.heard(id);
+            }
+            Reachability::Suspect => {}
+            Reachability::Down => self.on_node_down(id),
+            Reachability::Gone => self.lose_tasks(id, "declared lost", true),
+        }
+    }
+
+    /// Each job's own rule for a silent node.
+    fn on_node_down(&mut self, id: &NodeId) {
+        let Some(node) = self.nodes.get(id) else { return };
+        for job in node.lives.clone() {
+            match self.job(job).spec().on_disconnect {
+                // A job that is to end anyway is fenced when the node returns.
+                OnDisconnect::Keep => self.fence_if_final(job, id),
+                OnDisconnect::Stop => {
+                    self.end_for_silence(job, id);
+                    self.fence_if_final(job, id);
+                }
+                OnDisconnect::Replace => {
+                    self.end_for_silence(job, id);
+                    self.fence(job, id);
+                }
+            }
+        }
+        self.ask_round("a node is down");
+    }
+
+    /// An operator's word that a node is dead.
+    pub(crate) fn declare_lost(&mut self, id: &NodeId, words: String) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        node.record.gone = Some(words);
+        if let Some(session) = node.session.take() {
+            let reason = format!("{id} was declared lost");
+            self.out.commands.push(Command::Disconnect { session, reason });
+        }
+        node.strangers.clear();
+        node.strangers_use = Resources::default();
+        node.tasks.clear();
+        self.out.nodes.insert(id.clone());
+        self.timers.cancel(&Timer::Node(id.clone()));
+        self.set_reach(id, Reachability::Gone);
+        self.free_ports(|held| held.node == *id);
+    }
+
+    /// Present incarnation and boot of a node, for tests of what is remembered.
+    #[must_use]
+    pub fn node_identity(&self, id: &NodeId) -> Option<(Incarnation, BootId)> {
+        self.nodes.get(id).map(|node| (node.record.incarnation, node.record.boot_id.clone()))
+    }
+}
+
+use crate::job::Job;
+
+/// Nodes known at once; a name costs a certificate, so only a mistake comes near.
+const NODES_MAX: usize = 100_000;
+/// A skew worth a line.
+const SKEW_TOLD_MS: u64 = 5_000;
+
+/// A capacity with a bounded number of kinds.
+fn bounded(capacity: &Resources) -> Resources {
+    let mut capacity = capacity.clone();
+    while capacity.named.len() > NAMED_MAX {
+        capacity.named.pop_last();
+    }
+    capacity
+}

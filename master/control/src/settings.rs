@@ -1,0 +1,75 @@
+//! The knobs of the state machine, in plain units.
+
+use model::config::MasterConfig;
+use scheduler::snapshot::Policy;
+
+/// Settings of one master. Durations in ms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub cluster: String,
+    pub interval_ms: u64,
+    pub spacing_ms: u64,
+    pub policy: Policy,
+    pub profile_shapes_max: usize,
+    pub profile_ms: u64,
+    /// Assumed cost of a job's first rescale, in s.
+    pub rescale_cost_s: f64,
+    pub suspect_ms: u64,
+    pub down_ms: u64,
+    pub start_grace_ms: u64,
+    pub start_timeout_ms: u64,
+    pub checkpoint_timeout_ms: u64,
+    pub stop_grace_ms: u64,
+    pub backoff_ms: u64,
+    pub backoff_ms_max: u64,
+    pub stall_ms: u64,
+    pub checkpoints_kept: usize,
+    pub jobs_queued_max: usize,
+    pub jobs_finished_kept: usize,
+    pub events_kept: usize,
+    pub rounds_kept: usize,
+    /// First and last root port.
+    pub root_ports: (u16, u16),
+}
+
+impl From<&MasterConfig> for Settings {
+    fn from(config: &MasterConfig) -> Self {
+        let (rounds, nodes, jobs) = (&config.rounds, &config.nodes, &config.jobs);
+        let limits = &config.limits;
+        let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        Self {
+            cluster: config.cluster.clone(),
+            interval_ms: rounds.interval.0,
+            spacing_ms: rounds.spacing.0,
+            policy: Policy {
+                hysteresis_factor: rounds.hysteresis_factor,
+                change_spacing_ms: rounds.change_spacing.0,
+                ..Policy::default()
+            },
+            profile_shapes_max: count(rounds.profile_shapes_max),
+            profile_ms: rounds.profile_time.0,
+            rescale_cost_s: model::time::seconds(rounds.rescale_cost.0),
+            suspect_ms: nodes.suspect.0,
+            down_ms: nodes.down.0,
+            start_grace_ms: nodes.start_grace.0,
+            start_timeout_ms: jobs.start_timeout.0,
+            checkpoint_timeout_ms: jobs.checkpoint_timeout.0,
+            stop_grace_ms: jobs.stop_grace.0,
+            backoff_ms: jobs.backoff.0,
+            backoff_ms_max: jobs.backoff_max.0,
+            stall_ms: jobs.stall_timeout.0,
+            checkpoints_kept: count(jobs.checkpoints_kept).max(1),
+            jobs_queued_max: count(limits.jobs_queued_max),
+            jobs_finished_kept: count(limits.jobs_finished_kept),
+            events_kept: count(limits.events_kept).max(1),
+            rounds_kept: count(limits.rounds_kept).max(1),
+            root_ports: limits.root_ports,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::from(&MasterConfig::default())
+    }
+}

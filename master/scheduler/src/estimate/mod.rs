@@ -1,0 +1,7 @@
+//! What a job will still need and how fast it would be: section 3 of the paper.
+
+pub mod loss;
+pub mod nnls;
+pub mod profile;
+pub mod remaining;
+pub mod speed;

@@ -1,0 +1,359 @@
+//! Verbs from what the round arrived at, and the numbers and one sentence behind each.
+
+use std::collections::BTreeMap;
+
+use model::Shape;
+
+use crate::allocate::within;
+use crate::entry::{Aim, Standing};
+use crate::place::{cross_node_share, transfer_time};
+use crate::plan::{Decision, Reason, Verb};
+use crate::room::{Demand, View, shape_of};
+use crate::round::Round;
+
+/// Most reasons listed for the nodes that refuse a job; the rest are added up.
+const REFUSALS_MAX: usize = 8;
+
+/// Why nodes refuse a job, and what would help.
+#[derive(Clone, Debug, Default)]
+struct Refusal {
+    nodes: Vec<(String, u32)>,
+    remedy: String,
+}
+
+/// One decision for each job, in the snapshot's order.
+pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
+    // Waiting jobs often ask for the same: each question is answered once.
+    let mut refusals: BTreeMap<(Demand, Shape), Refusal> = BTreeMap::new();
+    (0..round.entries.len())
+        .map(|job| {
+            let verb = verb(round, job);
+            let mut reason = numbers(round, job, &verb);
+            if refused(round, job, &verb) {
+                let shape = round.entries[job].gains.least;
+                let refusal = refusals
+                    .entry((round.room.demand(job).clone(), shape))
+                    .or_insert_with(|| refusal(round, job, shape));
+                reason.nodes_refused.clone_from(&refusal.nodes);
+                reason.remedy = Some(refusal.remedy.clone());
+            }
+            reason.text = text(round, job, &verb, &reason);
+            let entry = &round.entries[job];
+            if entry.young && entry.gains.progress.is_some() {
+                reason.text.push_str("; its end is not known yet");
+            }
+            Decision { job: round.entries[job].input.id, verb, reason }
+        })
+        .collect()
+}
+
+fn verb(round: &Round<'_>, job: usize) -> Verb {
+    let hold = round.room.hold(job);
+    let runs = round.entries[job].input.current.is_some();
+    let placement = || round.room.placement(&hold.next);
+    match (runs, hold.next.is_empty()) {
+        (false, true) => Verb::Wait,
+        (false, false) => Verb::Start { placement: placement() },
+        (true, _) if !is_moved(round, job) => Verb::Keep,
+        (true, true) => Verb::Evict,
+        (true, false) => Verb::Rescale { placement: placement() },
+    }
+}
+
+/// True where a running job is not to stay as it is. One on a lost node stays if it must not be
+/// touched, though its spots here are not all it holds.
+fn is_moved(round: &Round<'_>, job: usize) -> bool {
+    let hold = round.room.hold(job);
+    let lost = matches!(round.entries[job].standing, Standing::Displaced { lost: true, .. });
+    hold.next != hold.current || lost
+}
+
+/// True where the job wanted a place that it did not get.
+fn refused(round: &Round<'_>, job: usize, verb: &Verb) -> bool {
+    let entry = &round.entries[job];
+    let pinned_elsewhere = matches!(entry.aim, Aim::Pinned(shape)
+        if entry.standing == Standing::Running && shape != round.current_shape(job));
+    let reserved = round.room.hold(job).goal != round.room.hold(job).next;
+    match verb {
+        Verb::Wait | Verb::Evict => entry.needs_place() && !reserved,
+        Verb::Keep => (entry.needs_place() && !reserved) || pinned_elsewhere,
+        Verb::Start { .. } | Verb::Rescale { .. } => false,
+    }
+}
+
+fn numbers(round: &Round<'_>, job: usize, verb: &Verb) -> Reason {
+    let entry = &round.entries[job];
+    let hold = round.room.hold(job);
+    let (before, after) = (shape_of(&hold.current), shape_of(&hold.next));
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let speed = |shape: Shape| {
+        let speed = entry.gains.progress?.speed.steps_per_s(shape);
+        finite(speed).filter(|_| !shape.is_empty())
+    };
+    let change = matches!(verb, Verb::Rescale { .. }).then(|| round.change(job, after)).flatten();
+    let placement = round.room.placement(&hold.next);
+    let placed = !hold.next.is_empty();
+    let allocated = if entry.is_share() { round.allocated[job] } else { after };
+    Reason {
+        text: String::new(),
+        allocated: if allocated.is_empty() { after } else { allocated },
+        speed_before: speed(before),
+        speed_after: speed(after),
+        remaining_s: entry.seconds_left(after).filter(|_| placed).and_then(finite),
+        gain_s: change.and_then(|change| finite(change.before_s - change.after_s)),
+        cost_s: matches!(verb, Verb::Rescale { .. }).then_some(entry.cost_s),
+        transfer_time: placed.then(|| transfer_time(&placement)).and_then(finite),
+        cross_node_share: placed.then(|| cross_node_share(&placement)).and_then(finite),
+        nodes_refused: Vec::new(),
+        remedy: None,
+    }
+}
+
+fn text(round: &Round<'_>, job: usize, verb: &Verb, reason: &Reason) -> String {
+    let hold = round.room.hold(job);
+    match verb {
+        Verb::Keep => text_keep(round, job, reason),
+        Verb::Start { .. } => text_start(round, job),
+        Verb::Rescale { .. } => text_rescale(round, job, reason),
+        Verb::Evict => format!("gives everything up: {}", displaced(round, job)),
+        Verb::Wait => match &round.entries[job].standing {
+            Standing::Unfit { why } => why.clone(),
+            Standing::Waiting
+            | Standing::Running
+            | Standing::Fixed
+            | Standing::Displaced { .. } => {
+                if hold.goal.is_empty() {
+                    no_room(round, job, reason)
+                } else {
+                    waits_for(round, job)
+                }
+            }
+        },
+    }
+}
+
+fn displaced(round: &Round<'_>, job: usize) -> String {
+    match &round.entries[job].standing {
+        Standing::Displaced { why, .. } | Standing::Unfit { why } => why.clone(),
+        Standing::Waiting | Standing::Running | Standing::Fixed => "it must move".to_owned(),
+    }
+}
+
+fn no_room(round: &Round<'_>, job: usize, reason: &Reason) -> String {
+    let least = round.entries[job].gains.least;
+    match reason.nodes_refused.first() {
+        Some((why, nodes)) => {
+            format!("no room for its least shape {least}: {why} on {nodes} nodes")
+        }
+        None => format!("no room for its least shape {least}"),
+    }
+}
+
+/// Names the jobs that give up tasks on the nodes kept for this one.
+fn waits_for(round: &Round<'_>, job: usize) -> String {
+    let goal = &round.room.hold(job).goal;
+    let gives = |giver: &&usize| {
+        let hold = round.room.hold(**giver);
+        let on = |spots: &[(usize, Shape)], node: usize| {
+            spots.iter().find(|(at, _)| *at == node).map_or_else(Shape::default, |(_, here)| *here)
+        };
+        goal.iter().any(|(node, _)| !within(on(&hold.current, *node), on(&hold.next, *node)))
+    };
+    let mut names: Vec<String> = round
+        .forced
+        .keys()
+        .chain(round.giving.keys())
+        .filter(|giver| **giver != job)
+        .filter(gives)
+        .map(|giver| round.entries[*giver].input.id.to_string())
+        .collect();
+    names.dedup();
+    let what = shape_of(goal);
+    match names.as_slice() {
+        [] => format!("waits until the room kept for its {what} is free"),
+        [one] => format!("waits for room that {one} is giving up"),
+        many => format!("waits for room that {} are giving up", many.join(" and ")),
+    }
+}
+
+fn text_keep(round: &Round<'_>, job: usize, reason: &Reason) -> String {
+    let entry = &round.entries[job];
+    let hold = round.room.hold(job);
+    let shape = shape_of(&hold.current);
+    match &entry.standing {
+        Standing::Fixed => format!("stays at {shape} until it has started, saved or stopped"),
+        Standing::Unfit { why } => format!("stays at {shape}: {why}"),
+        Standing::Displaced { why, .. } if hold.goal == hold.current => {
+            format!("stays at {shape} though {why}: {}", no_room(round, job, reason))
+        }
+        Standing::Running | Standing::Waiting | Standing::Displaced { .. } => {
+            if hold.goal != hold.current {
+                return format!("stays at {shape} for now: {}", waits_for(round, job));
+            }
+            match entry.aim {
+                Aim::Pinned(pinned) if pinned == shape => format!("pinned to {shape}"),
+                Aim::Pinned(pinned) => format!("stays at {shape}: no room for its pinned {pinned}"),
+                Aim::Profile(_) => format!("is measured at {shape}"),
+                Aim::Share => text_keep_share(round, job, shape),
+            }
+        }
+    }
+}
+
+fn text_keep_share(round: &Round<'_>, job: usize, shape: Shape) -> String {
+    let entry = &round.entries[job];
+    let allocated = round.allocated[job];
+    if allocated == shape || allocated.is_empty() {
+        return format!("stays at {shape}, which is its allocation");
+    }
+    if entry.since_change_ms < round.policy.change_spacing_ms {
+        return format!(
+            "stays at {shape}: its last change was {:.0} s ago, {:.0} s are asked",
+            model::time::seconds(entry.since_change_ms),
+            model::time::seconds(round.policy.change_spacing_ms)
+        );
+    }
+    match round.change(job, allocated) {
+        Some(change) if change.is_worth_it(&round.policy) => {
+            format!("stays at {shape}: no room yet on the nodes for its allocation {allocated}")
+        }
+        Some(change) if change.before_s.is_finite() && change.after_s.is_finite() => format!(
+            "stays at {shape}: {allocated} would save {:.1} s and cost {:.1} s, {} times that is asked",
+            change.before_s - change.after_s,
+            entry.cost_s,
+            round.policy.hysteresis_factor
+        ),
+        Some(_) | None => format!("stays at {shape}: its speed is not known"),
+    }
+}
+
+fn text_start(round: &Round<'_>, job: usize) -> String {
+    let entry = &round.entries[job];
+    let hold = round.room.hold(job);
+    let (shape, nodes) = (shape_of(&hold.next), count(hold.next.len(), "node"));
+    let allocated = round.allocated[job];
+    match entry.aim {
+        Aim::Pinned(_) => format!("starts with its pinned {shape} on {nodes}"),
+        Aim::Profile(_) => format!("starts with {shape} on {nodes} to be measured"),
+        Aim::Share if allocated.is_empty() || allocated == shape => {
+            format!("starts with {shape} on {nodes}")
+        }
+        Aim::Share => format!("starts with {shape} of its allocation {allocated} on {nodes}"),
+    }
+}
+
+fn text_rescale(round: &Round<'_>, job: usize, reason: &Reason) -> String {
+    let entry = &round.entries[job];
+    let hold = round.room.hold(job);
+    let (before, after) = (shape_of(&hold.current), shape_of(&hold.next));
+    let other = |job: &usize| round.entries[*job].input.id;
+    if let Some(for_whom) = round.forced.get(&job) {
+        return format!("goes from {before} to {after} so that {} can start", other(for_whom));
+    }
+    if let Some(for_whom) = round.giving.get(&job) {
+        return format!("goes from {before} to {after} so that {} can grow", other(for_whom));
+    }
+    if let Standing::Displaced { why, .. } = &entry.standing {
+        return format!("moves from {before} to {after}: {why}");
+    }
+    match (entry.aim, reason.gain_s) {
+        (Aim::Pinned(_), _) => format!("goes from {before} to its pinned {after}"),
+        (Aim::Profile(_), _) => format!("goes from {before} to {after} to be measured"),
+        (Aim::Share, Some(gain_s)) => format!(
+            "goes from {before} to {after}: saves {gain_s:.1} s for {:.1} s of rescaling",
+            entry.cost_s
+        ),
+        (Aim::Share, None) => format!("goes from {before} to {after}"),
+    }
+}
+
+fn count(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Asks every node about one task of the job: a server where no node has room for one, else a
+/// worker.
+fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
+    let room = &round.room;
+    let demand = room.demand(job);
+    let lacks = |node: usize, need: &[i128]| {
+        let left = room.left(node, View::Both).zip(need).enumerate();
+        left.filter(|(_, (left, need))| left < *need && **need > 0)
+            .map(|(kind, (left, _))| (kind, left.max(0)))
+            .next()
+    };
+    let open = || (0..room.node_count()).filter(|node| room.node(*node).open);
+    let server_fits = open().any(|node| lacks(node, &demand.server).is_none());
+    let (what, need) =
+        if server_fits { ("worker", &demand.worker) } else { ("server", &demand.server) };
+    let mut counts: BTreeMap<(usize, i128), u32> = BTreeMap::new();
+    for key in open().filter_map(|node| lacks(node, need)) {
+        *counts.entry(key).or_default() += 1;
+    }
+    let mut nodes: Vec<(String, u32)> = counts
+        .into_iter()
+        .map(|((kind, left), count)| {
+            (format!("{what} needs {} {}, {left} free", need[kind], room.kinds.name(kind)), count)
+        })
+        .collect();
+    nodes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let others: u32 = nodes.drain(nodes.len().min(REFUSALS_MAX)..).map(|(_, count)| count).sum();
+    if others > 0 {
+        nodes.push((format!("{what} needs more than is free, in other ways"), others));
+    }
+    let closed = room.node_count() - open().count();
+    if closed > 0 {
+        nodes
+            .push(("not open for new tasks".to_owned(), u32::try_from(closed).unwrap_or(u32::MAX)));
+    }
+    Refusal { nodes, remedy: remedy(round, job, shape) }
+}
+
+/// The least that would let the job start: an amount to free on the node that is closest to
+/// taking the whole shape, else more capacity.
+#[expect(clippy::cast_precision_loss, reason = "only compared")]
+fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
+    let room = &round.room;
+    let needs: Vec<i128> = room.demand(job).of(shape).collect();
+    let missing = |left: &mut dyn Iterator<Item = i128>| -> Vec<(usize, i128)> {
+        let lacking = left.zip(&needs).enumerate().filter(|(_, (left, need))| left < *need);
+        lacking
+            .map(|(kind, (left, need))| (kind, need - left))
+            .filter(|(_, more)| *more > 0)
+            .collect()
+    };
+    let words = |missing: &[(usize, i128)]| -> String {
+        let parts: Vec<String> = missing
+            .iter()
+            .map(|(kind, more)| format!("{more} {}", room.kinds.name(*kind)))
+            .collect();
+        parts.join(" and ")
+    };
+    let open: Vec<usize> = (0..room.node_count()).filter(|node| room.node(*node).open).collect();
+    if open.is_empty() {
+        return "no node is open: start an agent, or open a node again".to_owned();
+    }
+    let large_enough = open.iter().copied().filter(|node| {
+        let capacity = room.kinds.amounts(&room.node(*node).capacity);
+        missing(&mut capacity.into_iter()).is_empty()
+    });
+    let price = |missing: &[(usize, i128)]| -> f64 {
+        missing.iter().map(|(kind, more)| *more as f64 / round.total[*kind].max(1) as f64).sum()
+    };
+    let closest = large_enough
+        .map(|node| (node, missing(&mut room.left(node, View::Both))))
+        .filter(|(_, missing)| !missing.is_empty())
+        .min_by(|a, b| price(&a.1).total_cmp(&price(&b.1)).then(a.0.cmp(&b.0)));
+    if let Some((node, missing)) = closest {
+        return format!("free {} on {}", words(&missing), room.node(node).id);
+    }
+    let short = missing(&mut round.total.iter().copied());
+    if short.is_empty() {
+        let left = missing(&mut room.total_left().iter().copied());
+        if left.is_empty() {
+            return format!("free room on one node: what is free is spread too thinly for {shape}");
+        }
+        return format!("free {} in all", words(&left));
+    }
+    format!("add a node: the whole cluster lacks {}, or ask for less", words(&short))
+}

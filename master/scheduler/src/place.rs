@@ -1,0 +1,173 @@
+//! Where a job's tasks stand (section 4.2 and the appendix).
+//!
+//! The aim is the least cross-server transfer time of a step,
+//! `(1/p)·max over nodes of {w − w_k where p_k > 0; p − p_k where w_k > 0}`; among equal ones the
+//! fewest nodes, then the most even counts (least sum of squares), then the lowest ids. The PS
+//! scheduler stands with the first server and costs nothing of its own.
+
+mod exact;
+mod wide;
+
+use model::{NodeId, NodeShare, Placement, Resources, Shape};
+
+use crate::room::{Amounts, Demand, Kinds, Room, Spots, View};
+
+/// What one node could carry of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) node: usize,
+    /// Most workers beside 0, 1, 2, … servers; its length is one more than the most servers.
+    pub(crate) workers: Vec<u32>,
+}
+
+/// Memory that is used again from job to job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) table: Vec<u64>,
+}
+
+/// Transfer time of a step in units of S/B, by the appendix. 0 on one node; finite for every
+/// placement with a server.
+#[must_use]
+pub fn transfer_time(placement: &Placement) -> f64 {
+    let shape = placement.shape();
+    let far = placement.0.iter().map(|share| {
+        let workers = if share.servers > 0 { shape.workers - share.workers } else { 0 };
+        let servers = if share.workers > 0 { shape.servers - share.servers } else { 0 };
+        workers.max(servers)
+    });
+    f64::from(far.max().unwrap_or(0)) / f64::from(shape.servers.max(1))
+}
+
+/// The share of all pairs of a server and a worker that talk across nodes:
+/// `1 − Σ p_k·w_k/(p·w)`, in 0 to 1.
+#[must_use]
+pub fn cross_node_share(placement: &Placement) -> f64 {
+    let shape = placement.shape();
+    let pairs = f64::from(shape.servers) * f64::from(shape.workers);
+    if pairs <= 0.0 {
+        return 0.0;
+    }
+    let near: f64 =
+        placement.0.iter().map(|share| f64::from(share.servers) * f64::from(share.workers)).sum();
+    (1.0 - near / pairs).max(0.0)
+}
+
+/// Places one job of a shape on nodes with these amounts left; none where it does not fit.
+#[must_use]
+pub fn place(
+    shape: Shape,
+    server: &Resources,
+    worker: &Resources,
+    nodes: &[(NodeId, Resources)],
+) -> Option<Placement> {
+    let kinds = Kinds::of([server, worker].into_iter());
+    let demand = Demand { server: kinds.amounts(server), worker: kinds.amounts(worker) };
+    let mut sorted: Vec<&(NodeId, Resources)> = nodes.iter().collect();
+    sorted.sort_by(|a, b| a.0.cmp(&b.0));
+    let offers: Vec<Offer> = sorted
+        .iter()
+        .enumerate()
+        .filter_map(|(node, (_, left))| offer(shape, &demand, node, &kinds.amounts(left)))
+        .collect();
+    let spots = choose(shape, &offers, &mut Scratch::default())?;
+    let share = |(node, shape): (usize, Shape)| NodeShare {
+        node: sorted[node].0.clone(),
+        servers: shape.servers,
+        workers: shape.workers,
+    };
+    Some(Placement(spots.into_iter().map(share).collect()))
+}
+
+/// Candidates looked at first; four times as many each time they do not suffice.
+const CANDIDATES_FIRST: usize = crate::room::NODES_ALL;
+/// In a larger cluster the table gets as many nodes as the job needs and these more, so that
+/// uneven counts can still be beaten.
+const CANDIDATES_MORE: usize = 2;
+
+/// Places a lifted job; takes nothing. With at most [`CANDIDATES_FIRST`] nodes the result is the
+/// best of all; with more, the best on the roomiest nodes. It finds a place whenever there is one.
+pub(crate) fn find(
+    room: &Room<'_>,
+    job: usize,
+    shape: Shape,
+    view: View,
+    scratch: &mut Scratch,
+) -> Option<Spots> {
+    let demand = room.demand(job);
+    // Most refusals end here, where the whole cluster has not got enough.
+    if demand.of(shape).zip(room.total_left()).any(|(need, left)| need > *left) {
+        return None;
+    }
+    let mut count = CANDIDATES_FIRST;
+    loop {
+        let candidates = room.candidates(job, count);
+        let mut offers: Vec<Offer> = candidates
+            .iter()
+            .filter_map(|node| {
+                let left: Amounts = room.left(*node, view).collect();
+                offer(shape, demand, *node, &left)
+            })
+            .collect();
+        offers.sort_by_key(|offer| offer.node);
+        if room.node_count() > CANDIDATES_FIRST && !is_alone(shape, &offers) {
+            let kept = wide::fewest(shape, offers, CANDIDATES_MORE);
+            offers = kept.unwrap_or_default();
+        }
+        let found = choose(shape, &offers, scratch);
+        if found.is_some() || count >= room.node_count() {
+            return found;
+        }
+        count = count.saturating_mul(4);
+    }
+}
+
+/// True where one node could carry all.
+fn is_alone(shape: Shape, offers: &[Offer]) -> bool {
+    offers.iter().any(|offer| carries(offer, shape))
+}
+
+fn carries(offer: &Offer, shape: Shape) -> bool {
+    usize::try_from(shape.servers)
+        .is_ok_and(|servers| offer.workers.get(servers).is_some_and(|most| *most >= shape.workers))
+}
+
+/// What a node can carry, up to the shape; none where that is nothing.
+fn offer(shape: Shape, demand: &Demand, node: usize, left: &[i128]) -> Option<Offer> {
+    let mut workers = Vec::new();
+    for servers in 0..=shape.servers {
+        let after =
+            left.iter().zip(&demand.server).map(|(left, each)| left - each * i128::from(servers));
+        let mut most = shape.workers;
+        let mut fits = true;
+        for ((after, each_server), each) in after.zip(&demand.server).zip(&demand.worker) {
+            fits &= after >= 0 || *each_server == 0 || servers == 0;
+            if *each > 0 {
+                // Both are amounts of one node and one task; narrow numbers divide faster.
+                let (after, each) = (u64::try_from(after.max(0)), u64::try_from(*each));
+                let room = after.unwrap_or(u64::MAX) / each.unwrap_or(u64::MAX);
+                most = most.min(u32::try_from(room).unwrap_or(u32::MAX));
+            }
+        }
+        if !fits {
+            break;
+        }
+        workers.push(most);
+    }
+    (workers.len() > 1 || workers[0] > 0).then_some(Offer { node, workers })
+}
+
+/// Chooses spots among offers sorted by node.
+fn choose(shape: Shape, offers: &[Offer], scratch: &mut Scratch) -> Option<Spots> {
+    if shape.servers == 0 || shape.workers == 0 {
+        return None;
+    }
+    if let Some(offer) = offers.iter().find(|offer| carries(offer, shape)) {
+        return Some(vec![(offer.node, shape)]);
+    }
+    if exact::work(shape, offers) <= exact::WORK_MAX {
+        exact::choose(shape, offers, scratch)
+    } else {
+        wide::choose(shape, offers)
+    }
+}

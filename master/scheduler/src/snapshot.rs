@@ -1,0 +1,101 @@
+//! The only input of a round: the cluster and its jobs as plain values.
+
+use model::{JobId, Millis, Mode, NodeId, Placement, Resources, Shape};
+
+use crate::estimate::speed::SpeedModel;
+
+/// The state of the cluster at one instant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// Version of the state that this was taken from; a plan carries it back.
+    pub revision: u64,
+    pub now: Millis,
+    /// Nodes that take new tasks, sorted by id. Capacity includes what running jobs use here.
+    pub nodes: Vec<NodeInput>,
+    /// Jobs that want to run or do run, sorted by id.
+    pub jobs: Vec<JobInput>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeInput {
+    pub id: NodeId,
+    pub capacity: Resources,
+    /// Used by tasks that the round cannot move: of jobs that are stopping, say.
+    pub held: Resources,
+    /// False where running tasks may stay and none may be added: SUSPECT, DOWN or cordoned.
+    pub open: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobInput {
+    pub id: JobId,
+    pub mode: Mode,
+    pub worker: Resources,
+    pub server: Resources,
+    pub min: Shape,
+    pub max: Shape,
+    /// Multiplies the marginal gain.
+    pub priority: f64,
+    pub arrival: Millis,
+    pub current: Option<Current>,
+    pub want: Want,
+    /// What the job's own rescales cost so far, in s of training; an estimate where none was
+    /// measured yet.
+    pub rescale_cost_s: f64,
+}
+
+/// What a running job holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Current {
+    pub placement: Placement,
+    /// False while it starts, checkpoints or stops: then the round must keep it as it is.
+    pub movable: bool,
+    /// Milliseconds since its last start or rescale.
+    pub since_change_ms: u64,
+}
+
+/// What the round is to do for a job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Want {
+    /// Share out by marginal gain. `remaining` in steps of the job's present unit: sync with a
+    /// fixed global batch and async count steps, sync with a fixed worker batch samples.
+    Share { speed: SpeedModel, remaining: Option<Remaining> },
+    /// The job is being profiled: give it the first of these shapes that fits in what the other
+    /// jobs' present or least shapes leave, else its least shape. Never shrinks another job
+    /// below what it holds, except to start a job that has nothing.
+    Profile { shapes: Vec<Shape> },
+    /// An operator's shape: exactly this, or nothing.
+    Pinned { shape: Shape },
+}
+
+/// Work left, with its central 80 % range, in the unit of [`Want::Share`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remaining {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The knobs of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// A change of shape must save this many times its cost.
+    pub hysteresis_factor: f64,
+    /// Least time between two changes of a job's shape that the policy asks for, in ms.
+    pub change_spacing_ms: u64,
+    /// Factor on the gain of a job whose remaining work is not known yet (paper, section 4.1).
+    pub young_factor: f64,
+    /// Seconds of work assumed for a job whose remaining work is unknown.
+    pub unknown_remaining_s: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            hysteresis_factor: 1.5,
+            change_spacing_ms: 60_000,
+            young_factor: 0.95,
+            unknown_remaining_s: 600.0,
+        }
+    }
+}

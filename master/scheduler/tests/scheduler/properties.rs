@@ -1,0 +1,269 @@
+//! Random clusters, jobs and numbers: the checker finds nothing, whatever comes in, and things
+//! come to rest.
+
+use model::{Batch, JobId, Millis, Mode, Placement, Resources, Shape};
+use proptest::prelude::*;
+use scheduler::estimate::speed::{SpeedForm, SpeedModel};
+use scheduler::plan::Verb;
+use scheduler::snapshot::{Current, JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
+use scheduler::{Cache, check, plan};
+
+use crate::world::{carry_out, is_still, node_id, planned};
+
+fn counts(top: u32) -> impl Strategy<Value = Shape> {
+    (0..=top, 0..=top).prop_map(|(servers, workers)| Shape::new(servers, workers))
+}
+
+fn amounts(top: u64) -> impl Strategy<Value = Resources> {
+    (0..=top, 0..=top, 0..=top / 2, proptest::option::of(0..=top)).prop_map(
+        |(cpus, memory, gpus, named)| {
+            let mut resources = Resources::new(cpus, memory, gpus);
+            resources.named.extend(named.map(|amount| ("licence".to_owned(), amount)));
+            resources
+        },
+    )
+}
+
+/// Any number, the absurd ones often.
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        4 => 0.01..1e4_f64,
+        1 => prop::num::f64::ANY,
+        1 => prop::sample::select(vec![0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-300]),
+    ]
+}
+
+fn speed(
+    number: impl Strategy<Value = f64> + Clone + 'static,
+) -> impl Strategy<Value = SpeedModel> {
+    (prop::bool::ANY, 0_u32..100, proptest::collection::vec(number, 4..=5)).prop_map(
+        |(sync, batch, mut theta)| {
+            let form = if sync {
+                SpeedForm::SyncGlobal { batch }
+            } else {
+                SpeedForm::of(Mode::Async, Batch::Global(batch))
+            };
+            if !sync {
+                theta.truncate(4);
+            }
+            SpeedModel { form, theta, rmse_relative: 0.0 }
+        },
+    )
+}
+
+fn want() -> impl Strategy<Value = Want> {
+    let remaining = (number(), number(), number()).prop_map(|(value, low, high)| Remaining {
+        value,
+        low,
+        high,
+    });
+    prop_oneof![
+        4 => (speed(number().boxed()), proptest::option::of(remaining))
+            .prop_map(|(speed, remaining)| Want::Share { speed, remaining }),
+        1 => proptest::collection::vec(counts(4), 0..4).prop_map(|shapes| Want::Profile { shapes }),
+        1 => counts(3).prop_map(|shape| Want::Pinned { shape }),
+    ]
+}
+
+fn job(nodes: usize) -> impl Strategy<Value = JobInput> {
+    let shares = proptest::collection::btree_map(0..nodes + 1, counts(2), 1..3);
+    let current = (shares, prop::bool::ANY, 0_u64..200_000).prop_map(|(shares, movable, since)| {
+        let shares = shares.into_iter().filter(|(_, here)| !here.is_empty()).map(|(at, here)| {
+            model::NodeShare {
+                node: node_id(&format!("n{at}")),
+                servers: here.servers,
+                workers: here.workers,
+            }
+        });
+        Current { placement: Placement(shares.collect()), movable, since_change_ms: since }
+    });
+    let task = prop_oneof![6 => amounts(4), 1 => amounts(u64::MAX)];
+    let bounds = (counts(2), prop_oneof![6 => counts(6), 1 => counts(u32::MAX)]);
+    (
+        (task.clone(), task, bounds, number(), number()),
+        (0_u64..5, proptest::option::of(current), want()),
+    )
+        .prop_map(
+            |((worker, server, (min, max), priority, cost), (arrival, current, want))| JobInput {
+                id: JobId(0),
+                mode: Mode::Sync,
+                worker,
+                server,
+                min,
+                max,
+                priority,
+                arrival: Millis(arrival),
+                current,
+                want,
+                rescale_cost_s: cost,
+            },
+        )
+}
+
+fn world() -> impl Strategy<Value = Snapshot> {
+    let capacity = prop_oneof![8 => amounts(16), 1 => amounts(u64::MAX)];
+    let held = prop_oneof![6 => Just(Resources::default()), 1 => amounts(9)];
+    let node = (capacity, held, prop::bool::weighted(0.9));
+    (1_usize..5, proptest::collection::vec(node, 5))
+        .prop_flat_map(|(count, nodes)| {
+            (Just(nodes[..count].to_vec()), proptest::collection::vec(job(count), 0..6))
+        })
+        .prop_map(|(nodes, mut jobs)| {
+            for (at, job) in (1..).zip(&mut jobs) {
+                job.id = JobId(at);
+            }
+            let nodes = (0..)
+                .zip(nodes)
+                .map(|(at, (capacity, held, open))| NodeInput {
+                    id: node_id(&format!("n{at}")),
+                    capacity,
+                    held,
+                    open,
+                })
+                .collect();
+            Snapshot { revision: 3, now: Millis(9), nodes, jobs }
+        })
+}
+
+/// Sound jobs that start with nothing, on sound nodes.
+fn calm_world() -> impl Strategy<Value = Snapshot> {
+    let theta = 0.001..1.0_f64;
+    let job = (speed(theta.boxed()), 1.0..1e6_f64, 0.0..60.0_f64, 1_u64..4, 1_u64..4);
+    let node = (4_u64..16, 4_u64..16);
+    (proptest::collection::vec(node, 1..6), proptest::collection::vec(job, 1..7)).prop_map(
+        |(nodes, jobs)| Snapshot {
+            revision: 1,
+            now: Millis(1),
+            nodes: (0..)
+                .zip(nodes)
+                .map(|(at, (cpus, memory))| NodeInput {
+                    id: node_id(&format!("n{at}")),
+                    capacity: Resources::new(cpus, memory, 0),
+                    held: Resources::default(),
+                    open: true,
+                })
+                .collect(),
+            jobs: (1..)
+                .zip(jobs)
+                .map(|(id, (speed, steps, cost, server, worker))| JobInput {
+                    worker: Resources::new(worker, server, 0),
+                    server: Resources::new(server, worker, 0),
+                    rescale_cost_s: cost,
+                    ..crate::world::job(id, crate::world::share(speed, steps))
+                })
+                .collect(),
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn the_checker_finds_nothing_whatever_comes_in(world in world()) {
+        let policy = Policy::default();
+        let plan = plan(&world, &policy, &mut Cache::default());
+        prop_assert_eq!(check(&world, &plan), Vec::<String>::new(), "{:#?}", plan);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Jobs arrive one by one; after each, the plans are carried out until nothing moves. Then
+    /// nothing moves any more, and that comes soon.
+    #[test]
+    fn things_come_to_rest(world in calm_world()) {
+        let mut now = Snapshot { jobs: Vec::new(), ..world.clone() };
+        for job in world.jobs {
+            now.jobs.push(job);
+            let mut rounds = 0;
+            loop {
+                let plan = planned(&now);
+                if is_still(&plan) {
+                    break;
+                }
+                carry_out(&mut now, &plan);
+                rounds += 1;
+                prop_assert!(rounds < 12, "no rest: {plan:#?}");
+            }
+            // Who still waits is one for whom nobody could give way.
+            prop_assert_eq!(planned(&now), planned(&now));
+        }
+    }
+
+    /// An absurd job changes nothing for the others but the room it takes: with nothing to give
+    /// it, their decisions are as without it.
+    #[test]
+    fn an_absurd_job_does_not_disturb_the_others(
+        world in calm_world(), theta in proptest::collection::vec(number(), 5),
+        numbers in (number(), number(), number()),
+    ) {
+        let before = planned(&world);
+        let mut with = world.clone();
+        let speed = SpeedModel { theta, ..crate::world::scalable() };
+        let mut odd = crate::world::job(99, crate::world::share(speed, numbers.0));
+        (odd.priority, odd.rescale_cost_s) = (numbers.1, numbers.2);
+        odd.worker = Resources::new(u64::MAX, u64::MAX, u64::MAX);
+        with.jobs.push(odd);
+        let mut after = planned(&with);
+        let last = after.decisions.pop().expect("decided");
+        prop_assert_eq!(last.verb, Verb::Wait);
+        prop_assert_eq!(before.decisions, after.decisions);
+    }
+}
+
+/// The checker itself must find what is wrong.
+#[test]
+fn the_checker_finds_each_fault() {
+    use crate::world::{job, nodes, placement, resources, running, scalable, share, snapshot};
+    let cluster = nodes(2, &resources(3000, 64, 0));
+    let waits = job(1, share(scalable(), 1e4));
+    let mut fixed = running(job(2, share(scalable(), 1e4)), &[("n02", 1, 1)]);
+    fixed.current.as_mut().unwrap().movable = false;
+    let mut world = snapshot(cluster, vec![waits, fixed]);
+    let good = planned(&world);
+    let with = |verb: Verb| {
+        let mut plan = good.clone();
+        plan.decisions[0].verb = verb;
+        plan
+    };
+    let start = |shares: &[(&str, u32, u32)]| with(Verb::Start { placement: placement(shares) });
+    let expect = |world: &Snapshot, plan: &scheduler::plan::Plan, part: &str| {
+        let faults = check(world, plan);
+        assert!(faults.iter().any(|fault| fault.contains(part)), "{part}: {faults:?}");
+    };
+    expect(&world, &start(&[("n01", 1, 3)]), "at once");
+    expect(&world, &start(&[("n01", 1, 1), ("n02", 0, 2)]), "at once");
+    expect(&world, &start(&[("n01", 1, 1), ("n01", 0, 1)]), "not sorted");
+    expect(&world, &start(&[("n01", 1, 1), ("n02", 0, 0)]), "nothing of it");
+    expect(&world, &start(&[("n01", 0, 2)]), "lacks a server");
+    expect(&world, &start(&[("n03", 1, 1)]), "not in the snapshot");
+    expect(&world, &start(&[("n01", 9, 1)]), "outside its bounds");
+    expect(&world, &with(Verb::Evict), "holds nothing");
+    expect(&world, &with(Verb::Rescale { placement: Placement::default() }), "holds nothing");
+    let mut plan = good.clone();
+    plan.decisions[1].verb = Verb::Evict;
+    expect(&world, &plan, "must not be moved");
+    plan.decisions[1].verb = Verb::Wait;
+    expect(&world, &plan, "it runs");
+    let mut plan = good.clone();
+    plan.decisions[1].reason.gain_s = Some(f64::NAN);
+    expect(&world, &plan, "gain_s is NaN");
+    plan.decisions[1].reason.text.clear();
+    expect(&world, &plan, "no reason");
+    let mut plan = good.clone();
+    plan.decisions.pop();
+    expect(&world, &plan, "the jobs are");
+    let mut plan = good.clone();
+    plan.revision += 1;
+    expect(&world, &plan, "revision");
+    world.nodes[0].open = false;
+    expect(&world, &start(&[("n01", 1, 1)]), "not open");
+    // A job that shrinks still holds its old tasks while another starts.
+    world.nodes[0].open = true;
+    world.jobs[1] = running(world.jobs[1].clone(), &[("n02", 2, 2)]);
+    let mut plan = start(&[("n02", 1, 1)]);
+    plan.decisions[1].verb = Verb::Rescale { placement: placement(&[("n02", 1, 1)]) };
+    expect(&world, &plan, "at once");
+}

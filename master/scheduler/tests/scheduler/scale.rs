@@ -1,0 +1,36 @@
+//! The paper's largest cluster: 4,000 jobs on 16,000 nodes.
+
+use model::{Batch, Mode, Shape};
+use scheduler::estimate::speed::{SpeedForm, SpeedModel};
+use scheduler::plan::Verb;
+
+use crate::world::{carry_out, is_still, job, nodes, planned, resources, share, snapshot};
+
+/// Jobs of a few kinds that can use about 25 tasks each.
+pub(crate) fn large() -> scheduler::snapshot::Snapshot {
+    let jobs = (1..=4000_u32).map(|id| {
+        let kind = f64::from(id % 7 + 1);
+        let (form, theta) = if id % 2 == 0 {
+            (SpeedForm::of(Mode::Async, Batch::Global(32)), vec![1.0, 0.2 * kind, 0.01, 0.02])
+        } else {
+            (SpeedForm::SyncGlobal { batch: 64 }, vec![0.02, 0.01, 0.02 * kind, 0.002, 0.001])
+        };
+        let speed = SpeedModel { form, theta, rmse_relative: 0.0 };
+        let mut job = job(u64::from(id), share(speed, 1e4 * kind));
+        job.worker = resources(2000 + 500 * u64::from(id % 3), 8, u64::from(id % 2));
+        job.server = resources(1000, 4 + u64::from(id % 3), 0);
+        job.max = Shape::new(16, 24);
+        job
+    });
+    snapshot(nodes(16_000, &resources(16_000, 64, 2)), jobs.collect())
+}
+
+#[test]
+#[ignore = "takes long without optimisation: run it with --release"]
+fn four_thousand_jobs_on_sixteen_thousand_nodes() {
+    let mut world = large();
+    let plan = planned(&world);
+    assert!(plan.decisions.iter().all(|decision| matches!(decision.verb, Verb::Start { .. })));
+    carry_out(&mut world, &plan);
+    assert!(is_still(&planned(&world)));
+}

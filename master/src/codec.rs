@@ -1,0 +1,103 @@
+//! Records as bytes on disk: one byte for the encoding, then bincode.
+
+use control::record::{Record, Write};
+
+use crate::store::Op;
+
+/// Grows when bytes of an older master would no longer read. What changes within a record is a
+/// new variant of [`Record`] instead.
+const ENCODING: u8 = 1;
+
+/// Longest record that is read; without a limit a damaged length would ask for terabytes.
+const RECORD_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CodecError {
+    #[error("cannot encode the record under key {key:02x?}: {words}")]
+    Encode { key: Vec<u8>, words: String },
+    #[error("the record under key {key:02x?} does not read: {words}")]
+    Decode { key: Vec<u8>, words: String },
+}
+
+/// The changes of one `Persist` as the store takes them.
+pub(crate) fn encode(writes: &[Write]) -> Result<Vec<Op>, CodecError> {
+    writes.iter().map(encode_one).collect()
+}
+
+fn encode_one(write: &Write) -> Result<Op, CodecError> {
+    let record = match write {
+        Write::Put(record) => record,
+        Write::Delete(key) => return Ok(Op { key: key.bytes(), value: None }),
+    };
+    let key = record.key().bytes();
+    let config = bincode::config::standard();
+    match bincode::serde::encode_to_vec(record, config) {
+        Ok(body) => {
+            let mut value = Vec::with_capacity(body.len() + 1);
+            value.push(ENCODING);
+            value.extend(body);
+            Ok(Op { key, value: Some(value) })
+        }
+        Err(error) => Err(CodecError::Encode { key, words: error.to_string() }),
+    }
+}
+
+/// Reads a record and checks that it lies where it belongs.
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Record, CodecError> {
+    let refuse = |words: String| CodecError::Decode { key: key.to_vec(), words };
+    let (encoding, body) = value.split_first().ok_or_else(|| refuse("it is empty".to_owned()))?;
+    if *encoding != ENCODING {
+        return Err(refuse(format!(
+            "it has encoding {encoding}, this build reads {ENCODING}: start the newer release \
+             that wrote it"
+        )));
+    }
+    let config = bincode::config::standard().with_limit::<RECORD_BYTES_MAX>();
+    let (record, used): (Record, usize) = bincode::serde::decode_from_slice(body, config)
+        .map_err(|error| refuse(error.to_string()))?;
+    if used != body.len() {
+        return Err(refuse(format!("{} bytes are left over", body.len() - used)));
+    }
+    if record.key().bytes() != key {
+        return Err(refuse("it belongs under another key".to_owned()));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use control::record::Meta;
+
+    use super::*;
+
+    fn meta() -> Record {
+        Record::MetaV1(Meta { starts: 3, jobs: 12, rounds: 700, events: 70_000 })
+    }
+
+    /// Bytes as the first version wrote them: they must read for ever.
+    const META_V1: [u8; 12] = [1, 0, 3, 12, 251, 188, 2, 252, 112, 17, 1, 0];
+
+    #[test]
+    fn records_of_the_first_version_read() {
+        let ops = encode(&[Write::Put(meta())]).unwrap();
+        assert_eq!(ops, [Op { key: vec![0], value: Some(META_V1.to_vec()) }]);
+        assert_eq!(decode(&[0], &META_V1).unwrap(), meta());
+    }
+
+    #[test]
+    fn what_does_not_belong_is_refused_in_words() {
+        let mut longer = META_V1.to_vec();
+        longer.push(0);
+        for (key, value, word) in [
+            (vec![0], vec![], "empty"),
+            (vec![0], vec![2, 0], "newer release"),
+            (vec![0], vec![1, 200], "does not read"),
+            (vec![0], META_V1[..6].to_vec(), "does not read"),
+            (vec![0], longer, "left over"),
+            (vec![1], META_V1.to_vec(), "another key"),
+        ] {
+            let error = decode(&key, &value).unwrap_err().to_string();
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}

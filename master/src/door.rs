@@ -1,0 +1,126 @@
+//! What lies between the sessions and the loop that owns the state: bounded queues inwards,
+//! latest-wins slots outwards, and counters of what was turned away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use control::event::SessionId;
+use model::agent::{AgentQuery, Desired, Heartbeat, Introduction};
+use model::client::{Change, Read, Refusal, Reply};
+use model::{JobId, NodeId};
+use net::Connection;
+use storage::snapshot::Header;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::clock::Clock;
+
+/// Events that wait for the loop. One round of thousands of agents fits; beyond that a session
+/// waits, and its peer with it.
+pub(crate) const INPUTS_MAX: usize = 8_192;
+/// Reads that wait: a few ms of work.
+pub(crate) const QUERIES_MAX: usize = 512;
+
+/// The daemon's side of an agent's session.
+#[derive(Debug)]
+pub(crate) struct AgentHandle {
+    pub(crate) node: NodeId,
+    pub(crate) connection: Connection,
+    /// Only the newest desired set is of use, so a slow agent costs one slot.
+    pub(crate) desired: watch::Sender<Option<Desired>>,
+}
+
+/// What a session tells the loop.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Connected { session: SessionId, handle: AgentHandle, introduction: Box<Introduction> },
+    Heartbeat { node: NodeId, session: SessionId, heartbeat: Box<Heartbeat> },
+    Disconnected { node: NodeId, session: SessionId },
+    Change(Box<ChangeRequest>),
+}
+
+#[derive(Debug)]
+pub(crate) struct ChangeRequest {
+    pub(crate) user: String,
+    pub(crate) dry_run: bool,
+    pub(crate) reason: Option<String>,
+    pub(crate) change: Change,
+    pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// A running connection to the agent that has a log, and what to ask it.
+pub(crate) type LogRoute = Result<(Connection, AgentQuery), Refusal>;
+
+/// A store's bytes, once the store's thread has written them.
+pub(crate) type Export = oneshot::Receiver<Result<Vec<u8>, String>>;
+
+/// What a session asks of the loop and that changes nothing. Served even while changes wait.
+#[derive(Debug)]
+pub(crate) enum Query {
+    Read {
+        read: Box<Read>,
+        reply: oneshot::Sender<Reply>,
+    },
+    LogRoute {
+        job: JobId,
+        generation: Option<u64>,
+        task: model::Task,
+        bytes_max: u32,
+        reply: oneshot::Sender<LogRoute>,
+    },
+    Export {
+        header: Header,
+        reply: oneshot::Sender<Export>,
+    },
+}
+
+/// What was turned away before it reached the state.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) heartbeats_over_rate: AtomicU64,
+    pub(crate) frames_malformed: AtomicU64,
+    pub(crate) handshakes_failed: AtomicU64,
+    pub(crate) requests_not_allowed: AtomicU64,
+}
+
+impl Counters {
+    /// Counts one.
+    ///
+    /// # Returns
+    /// How many there are now.
+    pub(crate) fn add(counter: &AtomicU64) -> u64 {
+        counter.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Those that are not zero, with their names for `status`.
+    pub(crate) fn named(&self) -> Vec<(String, u64)> {
+        [
+            ("heartbeats over the rate", &self.heartbeats_over_rate),
+            ("malformed frames", &self.frames_malformed),
+            ("failed handshakes", &self.handshakes_failed),
+            ("requests of a wrong role", &self.requests_not_allowed),
+        ]
+        .into_iter()
+        .map(|(name, counter)| (name.to_owned(), counter.load(Ordering::Relaxed)))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+    }
+}
+
+/// What every session holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    pub(crate) inputs: mpsc::Sender<Input>,
+    pub(crate) queries: mpsc::Sender<Query>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Clock,
+    pub(crate) cluster: Arc<str>,
+    /// One snapshot at a time: it is held in memory while it is sent.
+    pub(crate) snapshots: Arc<Semaphore>,
+    /// Numbers sessions as they are welcomed.
+    pub(crate) sessions: Arc<AtomicU64>,
+    /// A permit for each request that is being answered: at the end they get their last words.
+    pub(crate) requests: Arc<Semaphore>,
+}
+
+/// Requests answered at a time, of all operators together.
+pub(crate) const REQUESTS_MAX: u32 = 1_024;

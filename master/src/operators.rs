@@ -1,0 +1,232 @@
+//! An operator's connection: each stream carries one request and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::event::SessionId;
+use model::agent::{AgentAnswer, AgentQuery, FromAgent};
+use model::client::{Answer, Call, ErrorKind, Read, Refusal, Reply, Request};
+use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
+use storage::snapshot::Header;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
+
+/// For a request to come whole, and for a piece of its answer to be taken.
+const TRANSFER: Duration = Duration::from_secs(30);
+/// For the loop to answer. A change waits for the disk.
+const ANSWER: Duration = Duration::from_secs(30);
+/// For an agent to answer.
+const AGENT: Duration = Duration::from_secs(10);
+/// Requests of one connection at a time; a script that sends more waits.
+const STREAMS_MAX: usize = 8;
+/// Longest end of a log, so that the answer is far below a frame.
+const LOG_BYTES_MAX: u32 = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Serves an operator until the connection ends.
+pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
+    let Session { connection, writer: _writer, mut reader, software, .. } = session;
+    let (user, address) = (connection.identity().name.clone(), connection.remote_address());
+    tracing::debug!(user, session = id.0, %address, software, "an operator connected");
+    let slots = Arc::new(Semaphore::new(STREAMS_MAX));
+    let mut first_open = true;
+    loop {
+        let permit = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
+        let stream = loop {
+            tokio::select! {
+                stream = connection.accept_bi() => break stream,
+                frame = reader.receive::<FromAgent>(), if first_open => {
+                    // The client may end its side; anything sent on it is an agent's.
+                    first_open = false;
+                    if !matches!(frame, Ok(None) | Err(FrameError::Lost(_))) {
+                        return refuse_agent(&door, &connection);
+                    }
+                }
+            }
+        };
+        let Ok((writer, reader)) = stream else { return };
+        let (door, connection) = (door.clone(), connection.clone());
+        tokio::spawn(async move {
+            answer(&door, &connection, writer, reader).await;
+            drop(permit);
+        });
+    }
+}
+
+fn refuse_agent(door: &Door, connection: &Connection) {
+    Counters::add(&door.counters.requests_not_allowed);
+    let identity = connection.identity();
+    let words = format!("the certificate of {identity} cannot introduce an agent");
+    tracing::warn!(%identity, words, "closed an operator's session");
+    connection.close(Close::Refused, &words);
+}
+
+async fn answer(
+    door: &Door,
+    connection: &Connection,
+    mut writer: FrameWriter,
+    mut reader: FrameReader,
+) {
+    let Ok(_open) = door.requests.acquire().await else { return };
+    let request = match tokio::time::timeout(TRANSFER, reader.receive::<Request>()).await {
+        Ok(Ok(Some(request))) => request,
+        Ok(Ok(None) | Err(FrameError::Lost(_) | FrameError::Abandoned)) => return,
+        Ok(Err(error)) => return malformed(door, connection, writer, &error).await,
+        Err(_) => return connection.close(Close::Deadline, "a request did not come in time"),
+    };
+    let user = connection.identity().name.clone();
+    let sent = match request.call {
+        Call::Read(Read::Snapshot) => snapshot(door, &user, &mut writer).await,
+        Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
+        Call::Change(change) => {
+            let (reply, answer) = oneshot::channel();
+            let (dry_run, reason) = (request.dry_run, request.reason);
+            let change = ChangeRequest { user, dry_run, reason, change, reply };
+            let asked = door.inputs.send(Input::Change(Box::new(change)));
+            send(&mut writer, within(asked, answer).await).await
+        }
+    };
+    if let Err(error) = sent {
+        tracing::debug!(%error, "an operator did not take the answer");
+    }
+}
+
+/// Says what is wrong with a request, then ends the session: what follows cannot be trusted.
+async fn malformed(
+    door: &Door,
+    connection: &Connection,
+    mut writer: FrameWriter,
+    error: &FrameError,
+) {
+    Counters::add(&door.counters.frames_malformed);
+    let (identity, words) = (connection.identity(), error.to_string());
+    tracing::warn!(%identity, words, "closed an operator's session");
+    let hint = "use a client of the master's release: optimus version";
+    let refusal = Refusal::new(ErrorKind::Invalid, format!("the request: {words}"), hint);
+    // Best effort: the reason goes along with the close too.
+    let _ = send(&mut writer, Err(refusal)).await;
+    connection.close(Close::Protocol, &words);
+}
+
+/// Sends the only or the last frame of an answer and ends the stream.
+async fn send(writer: &mut FrameWriter, reply: Reply) -> Result<(), FrameError> {
+    let sent = async {
+        match writer.send(&reply).await {
+            Err(FrameError::TooLong { bytes, limit }) => {
+                let words = format!("the answer has {bytes} bytes, {limit} can be sent");
+                let hint = "ask for less: fewer events, or one job";
+                let refusal: Reply = Err(Refusal::new(ErrorKind::Invalid, words, hint));
+                writer.send(&refusal).await?;
+            }
+            other => other?,
+        }
+        writer.finished().await
+    };
+    // The connection's own idle timeout ends a peer that takes nothing at all.
+    tokio::time::timeout(TRANSFER, sent).await.unwrap_or(Err(FrameError::Abandoned))
+}
+
+fn unavailable(message: &str, hint: &str) -> Refusal {
+    Refusal::new(ErrorKind::Unavailable, message, hint)
+}
+
+/// Hands something to the loop and waits for its answer.
+async fn within<T, E>(
+    asked: impl Future<Output = Result<(), E>>,
+    answer: oneshot::Receiver<Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    let stopping = || unavailable("the master is stopping", "try again in a moment");
+    let whole = async {
+        asked.await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())?
+    };
+    tokio::time::timeout(ANSWER, whole).await.unwrap_or_else(|_| {
+        Err(unavailable(
+            "the master did not answer in time; a change may still be carried out",
+            "see optimus status for alerts; a submission with --request-id can be repeated",
+        ))
+    })
+}
+
+async fn read_reply(door: &Door, read: Read) -> Reply {
+    let Read::Log { job, generation, task, bytes_max } = read else {
+        let (reply, answer) = oneshot::channel();
+        let query = Query::Read { read: Box::new(read), reply };
+        return within(door.queries.send(query), answer).await;
+    };
+    let (reply, answer) = oneshot::channel();
+    let bytes_max = bytes_max.min(LOG_BYTES_MAX);
+    let query = Query::LogRoute { job, generation, task, bytes_max, reply };
+    let (agent, question): (Connection, AgentQuery) =
+        within::<_, _>(door.queries.send(query), answer as oneshot::Receiver<LogRoute>).await?;
+    let node = agent.identity().name.clone();
+    match tokio::time::timeout(AGENT, ask(&agent, &question)).await {
+        Ok(Ok(AgentAnswer::Log { generation, text })) => {
+            Ok(Answer::Log { generation: generation.0, text })
+        }
+        Ok(Ok(AgentAnswer::Refused(words))) => {
+            let message = format!("node {node} has no such output: {words}");
+            Err(Refusal::new(ErrorKind::NotFound, message, "see optimus show for its tasks"))
+        }
+        Ok(Err(words)) => {
+            Err(unavailable(&format!("node {node} did not answer: {words}"), "try again"))
+        }
+        Err(_) => {
+            let words = format!("node {node} did not answer within {} s", AGENT.as_secs());
+            Err(unavailable(&words, "see optimus nodes for its state"))
+        }
+    }
+}
+
+async fn ask(agent: &Connection, question: &AgentQuery) -> Result<AgentAnswer, String> {
+    let (mut writer, mut reader) = agent.open_bi().await.map_err(|lost| lost.to_string())?;
+    writer.send(question).await.map_err(|error| error.to_string())?;
+    writer.finish();
+    match reader.receive::<AgentAnswer>().await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err("it ended the stream without an answer".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Sends a consistent copy of the store in pieces, the last of them empty.
+async fn snapshot(door: &Door, user: &str, writer: &mut FrameWriter) -> Result<(), FrameError> {
+    let Ok(_permit) = door.snapshots.try_acquire() else {
+        let words = "another snapshot is being sent";
+        return send(writer, Err(unavailable(words, "try again when it is done"))).await;
+    };
+    let bytes = match export(door).await {
+        Ok(bytes) => bytes,
+        Err(refusal) => return send(writer, Err(refusal)).await,
+    };
+    tracing::info!(user, bytes = bytes.len(), "sending a snapshot of the store");
+    for piece in bytes.chunks(PIECE_BYTES) {
+        let reply: Reply = Ok(Answer::SnapshotPiece(piece.to_vec()));
+        let sent = tokio::time::timeout(TRANSFER, writer.send(&reply)).await;
+        sent.unwrap_or(Err(FrameError::Abandoned))?;
+    }
+    send(writer, Ok(Answer::SnapshotPiece(Vec::new()))).await
+}
+
+async fn export(door: &Door) -> Result<Vec<u8>, Refusal> {
+    let header = Header {
+        cluster: door.cluster.to_string(),
+        software: env!("CARGO_PKG_VERSION").to_owned(),
+        created_unix_ms: door.clock.unix_ms(),
+    };
+    let (reply, answer) = oneshot::channel();
+    let query = Query::Export { header, reply };
+    let whole = async {
+        door.queries.send(query).await.ok()?;
+        answer.await.ok()?.await.ok()
+    };
+    match tokio::time::timeout(ANSWER, whole).await {
+        Ok(Some(Ok(bytes))) => Ok(bytes),
+        Ok(Some(Err(words))) => {
+            Err(unavailable(&format!("cannot read the store: {words}"), "see optimus status"))
+        }
+        Ok(None) => Err(unavailable("the master is stopping", "try again in a moment")),
+        Err(_) => Err(unavailable("the store did not answer in time", "see optimus status")),
+    }
+}

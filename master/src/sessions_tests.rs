@@ -1,0 +1,265 @@
+//! Real connections against the sessions, with a loop that only listens and answers reads.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "any other variant fails the test")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use model::agent::{Desired, FromAgent, Heartbeat, Introduction, ToAgent};
+use model::client::{Answer, Call, Change, ErrorKind, Read, Reply, Request};
+use model::{BootId, Incarnation, JobId, Revision};
+use net::{Credentials, FrameError, Lost, ResetKeys, ServerOptions, Session, TlsFiles};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::*;
+use crate::clock::Clock;
+use crate::door::{AgentHandle, INPUTS_MAX, Input, QUERIES_MAX, Query};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct World {
+    folder: tempfile::TempDir,
+    clock: Clock,
+    server: Arc<Server>,
+    counters: Arc<Counters>,
+    inputs: mpsc::Receiver<Input>,
+}
+
+fn heartbeat(sequence: u64) -> Heartbeat {
+    Heartbeat { sequence, ..Heartbeat::default() }
+}
+
+fn introduction() -> FromAgent {
+    FromAgent::Introduction(Introduction {
+        incarnation: Incarnation(1),
+        boot_id: BootId("b".to_owned()),
+        software: "test".to_owned(),
+        unix_ms: 0,
+        task_address: "127.0.0.1".to_owned(),
+        beat_ms: 2000,
+        first: heartbeat(0),
+    })
+}
+
+fn files(folder: &Path, role: Role, name: &str) -> TlsFiles {
+    TlsFiles::in_folder(folder, role, name)
+}
+
+impl World {
+    /// Must be called within a runtime.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::start();
+        let path = folder.path();
+        net::pki::prepare(path, "test", "n1", "ada", clock.wall()).unwrap();
+        net::pki::prepare(path, "test", "n2", "ada", clock.wall()).unwrap();
+        let own = files(path, Role::Master, "");
+        let credentials = Credentials::load(&own, Role::Master, clock.wall()).unwrap();
+        let server = net::server(
+            "127.0.0.1:0".parse().unwrap(),
+            &credentials,
+            &ResetKeys::random().unwrap(),
+            ServerOptions::new("test", "test"),
+        );
+        let server = Arc::new(server.unwrap());
+        let (send_inputs, inputs) = mpsc::channel(INPUTS_MAX);
+        let (send_queries, mut queries) = mpsc::channel(QUERIES_MAX);
+        let counters = Arc::new(Counters::default());
+        let door = Door {
+            inputs: send_inputs,
+            queries: send_queries,
+            counters: Arc::clone(&counters),
+            clock,
+            cluster: "test".into(),
+            snapshots: Arc::new(Semaphore::new(1)),
+            sessions: Arc::default(),
+            requests: Arc::new(Semaphore::new(64)),
+        };
+        tokio::spawn(accept(Arc::clone(&server), door));
+        tokio::spawn(async move {
+            while let Some(query) = queries.recv().await {
+                match query {
+                    Query::Read { reply, .. } => {
+                        reply.send(Ok(Answer::Jobs(Vec::new()))).unwrap();
+                    }
+                    Query::Export { reply, .. } => {
+                        let (told, export) = tokio::sync::oneshot::channel();
+                        told.send(Ok(vec![7; 2_500_000])).unwrap();
+                        reply.send(export).unwrap();
+                    }
+                    Query::LogRoute { .. } => panic!("nobody asks for a log here"),
+                }
+            }
+        });
+        Self { folder, clock, server, counters, inputs }
+    }
+
+    async fn connect(&self, role: Role, name: &str) -> Session {
+        let own = files(self.folder.path(), role, name);
+        let credentials = Credentials::load(&own, role, self.clock.wall()).unwrap();
+        let options = net::ConnectOptions::new("test");
+        net::connect(self.server.local_address(), &credentials, &options).await.unwrap()
+    }
+
+    async fn agent(&mut self, name: &str) -> (Session, SessionId, AgentHandle) {
+        let mut session = self.connect(Role::Agent, name).await;
+        session.writer.send(&introduction()).await.unwrap();
+        match self.input().await {
+            Input::Connected { session: id, handle, introduction } => {
+                assert_eq!(handle.node.as_str(), name);
+                assert_eq!(introduction.beat_ms, 2000);
+                (session, id, handle)
+            }
+            other => panic!("{other:?} came instead of {name}"),
+        }
+    }
+
+    async fn input(&mut self) -> Input {
+        tokio::time::timeout(LIMIT, self.inputs.recv()).await.unwrap().unwrap()
+    }
+}
+
+async fn ask(session: &Session, call: Call) -> Reply {
+    let (mut writer, mut reader) = session.connection.open_bi().await.unwrap();
+    let request = Request { dry_run: false, reason: None, call };
+    writer.send(&request).await.unwrap();
+    writer.finish();
+    tokio::time::timeout(LIMIT, reader.receive::<Reply>()).await.unwrap().unwrap().unwrap()
+}
+
+async fn closed_words(session: &Session) -> String {
+    match tokio::time::timeout(LIMIT, session.connection.closed()).await.unwrap() {
+        Lost::Closed { reason, .. } => reason,
+        other => panic!("closed without words: {other}"),
+    }
+}
+
+#[tokio::test]
+async fn an_operator_reads_and_changes_and_an_agent_may_not() {
+    let mut world = World::new();
+    let operator = world.connect(Role::Operator, "ada").await;
+    assert_eq!(ask(&operator, Call::Read(Read::Jobs)).await, Ok(Answer::Jobs(vec![])));
+    let cancel = || Call::Change(Change::Cancel { job: JobId(3), now: false });
+    let answer = async {
+        match world.input().await {
+            Input::Change(request) => {
+                assert_eq!(request.user, "ada");
+                let done = Answer::Accepted { job: None, node: None, note: "done".to_owned() };
+                request.reply.send(Ok(done)).unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let (reply, ()) = tokio::join!(ask(&operator, cancel()), answer);
+    assert!(matches!(reply, Ok(Answer::Accepted { .. })), "{reply:?}");
+
+    let (agent, _, _handle) = world.agent("n1").await;
+    for call in [cancel(), Call::Read(Read::Jobs)] {
+        let refusal = ask(&agent, call).await.unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::NotAllowed);
+        assert!(refusal.message.contains("agent n1"), "{}", refusal.message);
+    }
+    assert_eq!(world.counters.requests_not_allowed.load(Ordering::Relaxed), 2);
+    assert!(world.inputs.try_recv().is_err(), "the change came through");
+}
+
+#[tokio::test]
+async fn an_operator_cannot_introduce_an_agent() {
+    let mut world = World::new();
+    let mut operator = world.connect(Role::Operator, "ada").await;
+    operator.writer.send(&introduction()).await.unwrap();
+    let words = closed_words(&operator).await;
+    assert!(words.contains("operator ada cannot introduce an agent"), "{words}");
+    assert!(world.inputs.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_malformed_frame_ends_its_own_session_alone_and_in_words() {
+    let mut world = World::new();
+    let (mut good, good_id, _handle) = world.agent("n1").await;
+    let (mut bad, bad_id, _other) = world.agent("n2").await;
+    bad.writer.send(&vec![0xee_u8; 64]).await.unwrap();
+    let words = closed_words(&bad).await;
+    assert!(words.contains("FromAgent"), "{words}");
+    match world.input().await {
+        Input::Disconnected { session, .. } => assert_eq!(session, bad_id),
+        other => panic!("{other:?}"),
+    }
+    let operator = world.connect(Role::Operator, "ada").await;
+    let (mut writer, mut reader) = operator.connection.open_bi().await.unwrap();
+    writer.send(&vec![0xee_u8; 64]).await.unwrap();
+    match reader.receive::<Reply>().await {
+        Ok(Some(Err(refusal))) => assert_eq!(refusal.kind, ErrorKind::Invalid),
+        // The close may overtake the refusal.
+        other => assert!(matches!(other, Err(FrameError::Lost(_))), "{other:?}"),
+    }
+    assert!(closed_words(&operator).await.contains("Request"));
+    assert_eq!(world.counters.frames_malformed.load(Ordering::Relaxed), 2);
+    good.writer.send(&FromAgent::Heartbeat(heartbeat(9))).await.unwrap();
+    match world.input().await {
+        Input::Heartbeat { session, heartbeat, .. } => {
+            assert_eq!((session, heartbeat.sequence), (good_id, 9));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_heartbeats_is_thinned_and_counted() {
+    let mut world = World::new();
+    let (mut agent, _, _handle) = world.agent("n1").await;
+    for sequence in 1..=200 {
+        agent.writer.send(&FromAgent::Heartbeat(heartbeat(sequence))).await.unwrap();
+    }
+    let dropped = || world.counters.heartbeats_over_rate.load(Ordering::Relaxed);
+    let whole = async {
+        while dropped() < 10 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, whole).await.unwrap();
+    assert!(world.inputs.len() < 150, "{} came through", world.inputs.len());
+}
+
+#[tokio::test]
+async fn of_many_desired_sets_a_slow_agent_gets_the_newest() {
+    let mut world = World::new();
+    let (mut agent, id, handle) = world.agent("n1").await;
+    for number in 1..=100 {
+        let desired = Desired { revision: Revision(number), generations: vec![] };
+        handle.desired.send_replace(Some(desired));
+    }
+    let mut seen = Vec::new();
+    while seen.last() != Some(&100) {
+        let received =
+            tokio::time::timeout(LIMIT, agent.reader.receive::<ToAgent>()).await.unwrap();
+        let ToAgent::Desired(desired) = received.unwrap().unwrap();
+        seen.push(desired.revision.0);
+    }
+    assert!(seen.is_sorted() && seen.len() < 100, "{seen:?}");
+    drop(agent);
+    match world.input().await {
+        Input::Disconnected { node, session } => {
+            assert_eq!((node.as_str(), session), ("n1", id));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_in_pieces_with_an_empty_one_last() {
+    let world = World::new();
+    let operator = world.connect(Role::Operator, "ada").await;
+    let (mut writer, mut reader) = operator.connection.open_bi().await.unwrap();
+    let request = Request { dry_run: false, reason: None, call: Call::Read(Read::Snapshot) };
+    writer.send(&request).await.unwrap();
+    let mut bytes = 0;
+    loop {
+        match reader.receive::<Reply>().await.unwrap().unwrap().unwrap() {
+            Answer::SnapshotPiece(piece) if piece.is_empty() => break,
+            Answer::SnapshotPiece(piece) => bytes += piece.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(bytes, 2_500_000);
+}

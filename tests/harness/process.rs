@@ -1,0 +1,84 @@
+//! Processes as the kernel shows them, and talk on stderr.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Says something to the person who waits.
+#[expect(clippy::print_stderr, reason = "stderr is talk; every message passes here")]
+pub fn talk(text: &str) {
+    eprintln!("{text}");
+}
+
+/// A line of data on stdout.
+#[expect(clippy::print_stdout, reason = "stdout is data; every line passes here")]
+pub fn say(text: &str) {
+    println!("{text}");
+}
+
+/// A training process of some agent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskProcess {
+    pub pid: i32,
+    /// `node/job/generation/task`, from its environment.
+    pub task: String,
+}
+
+impl TaskProcess {
+    /// The last part: `scheduler`, `server0`, `worker1`.
+    #[must_use]
+    pub fn role(&self) -> &str {
+        self.task.rsplit('/').next().unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn job(&self) -> &str {
+        self.task.split('/').nth(1).unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn generation(&self) -> &str {
+        self.task.split('/').nth(2).unwrap_or_default()
+    }
+}
+
+fn variable<'a>(environment: &'a str, name: &str) -> Option<&'a str> {
+    environment.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// State letter of a process, as in /proc/PID/stat.
+fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Every living process whose generation folder lies below `folder`: the tasks of one cluster,
+/// children included.
+#[must_use]
+pub fn tasks_below(folder: &Path) -> Vec<TaskProcess> {
+    let folder = folder.to_string_lossy();
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok())
+        .filter_map(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let environment = String::from_utf8_lossy(&environment);
+            if !variable(&environment, "OPTIMUS_DIR")?.starts_with(folder.as_ref()) {
+                return None;
+            }
+            let task = variable(&environment, "OPTIMUS_TASK")?.to_owned();
+            // A zombie runs nothing; it only waits for its parent to look.
+            (state(pid)? != 'Z').then_some(TaskProcess { pid, task })
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Sends a signal; false where the process is gone.
+pub fn signal(pid: i32, signal: Signal) -> bool {
+    kill(Pid::from_raw(pid), signal).is_ok()
+}
