@@ -263,7 +263,7 @@ impl Run {
             // A copy shows what is durable, so it need not wait for what is not.
             Ok(Job::Export { header, reply }) => self.export(&header, reply),
             Ok(job @ Job::Persist { .. }) => self.waiting.push_back(job),
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => self.watch_disk(),
             Err(RecvTimeoutError::Disconnected) => self.ended = true,
         }
     }

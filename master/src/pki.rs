@@ -64,7 +64,8 @@ impl Certificates {
         }
         let folder = &places.pki_dir;
         let files = TlsFiles::in_folder(folder, Role::Master, "");
-        let ours = folder.join("ca.key").exists() || !folder.exists();
+        // Without a CA's key the certificates come from elsewhere and are only used.
+        let ours = folder.join("ca.key").exists() || !files.ca.exists();
         if is_loopback(&config.listen) && ours {
             let local = Local {
                 folder: folder.clone(),

@@ -158,7 +158,7 @@ fn a_store_that_fell_behind_catches_up_and_a_lost_journal_begins_anew() {
     vault.journal.append(&[put("n000006", "6"), put("last", "6")]).unwrap();
     drop(vault);
     let (vault, notes) = open(folder.path());
-    assert!(notes[0].contains("applied batches 6 to 6"), "{notes:?}");
+    assert_eq!(notes, Vec::<String>::new(), "that is no damage");
     check_prefix(&vault, 6);
     drop(vault);
     fs::remove_dir_all(folder.path().join("data/journal")).unwrap();

@@ -330,6 +330,11 @@ impl Cluster {
         process::tasks_below(&self.folder)
     }
 
+    /// Keeps the folder for a look at what went wrong.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
     /// Hands the master's daemon over, to one who kills it again and again while others use the
     /// cluster.
     #[must_use]
@@ -370,6 +375,17 @@ impl Drop for Daemon {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // A daemon that died by itself is what to look at first.
+        for daemon in self.agents.iter_mut().chain(std::iter::once(&mut self.master)) {
+            if daemon.child.is_some() && !daemon.lives().unwrap_or(false) {
+                process::talk(&format!(
+                    "{} died by itself:\n{}",
+                    daemon.program.display(),
+                    tail(&daemon.log(), 25)
+                ));
+                self.keep = true;
+            }
+        }
         for daemon in self.agents.iter_mut().chain(std::iter::once(&mut self.master)) {
             let _gone = daemon.kill();
         }

@@ -30,7 +30,9 @@ impl TaskProcess {
     /// The last part: `scheduler`, `server0`, `worker1`.
     #[must_use]
     pub fn role(&self) -> &str {
-        self.task.rsplit('/').next().unwrap_or_default()
+        let last = self.task.rsplit('/').next().unwrap_or_default();
+        // There is only one of them, so nobody numbers it.
+        if last.starts_with("scheduler") { "scheduler" } else { last }
     }
 
     #[must_use]

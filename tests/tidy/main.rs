@@ -19,16 +19,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("storage", &["model"]),
     ("scheduler", &["model"]),
     ("control", &["model", "scheduler"]),
-    ("simulator", &["control", "model", "scheduler"]),
     ("master", &["control", "model", "net", "scheduler", "storage"]),
-    ("cli", &["model", "net", "scheduler", "simulator"]),
+    ("cli", &["model", "net", "scheduler"]),
     ("agent", &["model", "net", "storage"]),
     // Real binaries only: a test that links a daemon's code tests something that nobody runs.
     ("cluster-tests", &[]),
 ];
 
-/// Crates that decide. A clock, a socket, a file or a thread in one of them makes the simulator
-/// lie about the daemon.
+/// Crates that decide. A clock, a socket, a file or a thread in one of them could not be
+/// tested in virtual time, where every fault can be had at every step.
 const PURE: &[&str] = &["common/model", "master/scheduler", "master/control"];
 
 const IMPURE: &[&str] = &[
@@ -193,6 +192,10 @@ fn nothing_is_left_behind() {
     for file in with_extension(&["rs", "py"]) {
         let text = fs::read_to_string(root().join(&file)).unwrap();
         for (number, line) in text.lines().enumerate() {
+            // A process that a test starts of itself is marked so, and runs inside that test.
+            if line.contains("= \"the child of a_") {
+                continue;
+            }
             for word in words {
                 assert!(!line.contains(word), "{}:{}: {word}", file.display(), number + 1);
             }

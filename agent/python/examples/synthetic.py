@@ -35,11 +35,12 @@ class Digits:
     the loss levels off above zero, as it does with real data.
     """
 
-    def __init__(self, samples: int, seed: int, mislabelled: float = 0.08, noise: float = 0.5) -> None:
+    def __init__(
+        self, samples: int, seed: int, mislabelled: float = 0.08, noise: float = 0.5
+    ) -> None:
         random = np.random.RandomState(seed)
-        shapes = np.array(
-            [[[int(pixel) for pixel in row] for row in glyph.split()] for glyph in GLYPHS], np.float32
-        ).repeat(2, axis=1).repeat(2, axis=2)  # (10, 14, 10)
+        glyphs = [[[int(pixel) for pixel in row] for row in glyph.split()] for glyph in GLYPHS]
+        shapes = np.array(glyphs, np.float32).repeat(2, axis=1).repeat(2, axis=2)  # (10, 14, 10)
         height, width = shapes.shape[1:]
         classes = random.randint(0, len(GLYPHS), samples)
         tops = random.randint(0, SIDE - height + 1, samples)
@@ -63,7 +64,9 @@ class Digits:
         return self.images[indices] + self._noise[(indices * 7919 + epoch * 104729) % NOISES]
 
 
-def regression(samples: int, features: int, seed: int, noise: float) -> Tuple[np.ndarray, np.ndarray]:
+def regression(
+    samples: int, features: int, seed: int, noise: float
+) -> Tuple[np.ndarray, np.ndarray]:
     """Inputs float32 (samples, features) and targets float32 (samples, 1).
 
     The targets depend on all inputs alike, but the inputs come on ever smaller scales:

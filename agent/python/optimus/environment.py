@@ -89,7 +89,9 @@ def read(environ: Mapping[str, str]) -> Optional[Settings]:
     global_batch = _count(environ, "OPTIMUS_GLOBAL_BATCH", optional=True)
     worker_batch = _count(environ, "OPTIMUS_WORKER_BATCH", optional=True)
     if (global_batch is None) == (worker_batch is None):
-        raise SettingsError("exactly one of OPTIMUS_GLOBAL_BATCH and OPTIMUS_WORKER_BATCH is needed")
+        raise SettingsError(
+            "exactly one of OPTIMUS_GLOBAL_BATCH and OPTIMUS_WORKER_BATCH is needed"
+        )
     return Settings(
         job=environ["OPTIMUS_JOB"],
         generation=_required(environ, "OPTIMUS_GENERATION", minimum=0),

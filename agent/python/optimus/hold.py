@@ -272,7 +272,9 @@ def _read(path: str) -> Optional[Dict[str, Any]]:
         return None
 
 
-def saved_report(checkpoint: int, document: Dict[str, Any], manifest: Part, bytes_max: int) -> Dict[str, Any]:
+def saved_report(
+    checkpoint: int, document: Dict[str, Any], manifest: Part, bytes_max: int
+) -> Dict[str, Any]:
     """Fields of the `saved` report: all parts, or the manifest alone when they do not fit."""
     fields = {
         "checkpoint": checkpoint,

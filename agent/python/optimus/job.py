@@ -74,6 +74,7 @@ class Job:
         self._reporter = Reporter(settings.directory, settings.role, settings.index)
         self._resume: Optional[Manifest] = None
         self._store: Optional["Store"] = None
+        self._trainer: Optional["Trainer"] = None
         self._sampler: Optional[sampler.Sampler] = None
         self._kept: Dict[str, Callable[[], Dict[str, Any]]] = {}
         self._sentry: Optional[process.Sentry] = None
@@ -137,10 +138,11 @@ class Job:
         """
         from . import trainer
 
-        return trainer.Trainer(
+        self._trainer = trainer.Trainer(
             self.kvstore(), self.settings.samples_per_update,
             trainer.parameters(model, input_shape), optimizer, optimizer_params, **options,
         )
+        return self._trainer
 
     def kvstore(self) -> Optional["Store"]:
         """The job's store, for ``Module.init_optimizer`` or use by hand; None alone.
@@ -170,11 +172,16 @@ class Job:
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the learning rate from the next step on, on the servers too.
 
-        Synchronous jobs: call it on all workers between the same two steps. The rate is
-        part of checkpoints. Alone, use the trainer's method of the same name.
+        Synchronous jobs: call it on all workers between the same two steps.
+        Asynchronous: the call of the worker with rank 0 counts. The rate is part of
+        checkpoints. Raises RuntimeError when there is no optimizer that it could reach.
         """
-        if self._store is not None:
-            self._store.set_learning_rate(learning_rate)
+        target = self._store if self._store is not None else self._trainer
+        if target is None:
+            raise RuntimeError(
+                "make the trainer first; a Module that runs alone has its own optimizer"
+            )
+        target.set_learning_rate(learning_rate)
 
     # -- the training loop ------------------------------------------------------------
 

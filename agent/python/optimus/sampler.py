@@ -45,7 +45,7 @@ class Progress:
 
     def to_json(self) -> Dict[str, Any]:
         """JSON form; the inverse of :meth:`from_json`."""
-        left = [[epoch, [list(part) for part in parts]] for epoch, parts in sorted(self.left.items())]
+        left = [[epoch, [list(part) for part in self.left[epoch]]] for epoch in sorted(self.left)]
         return {"step": self.step, "epoch": self.epoch, "left": left}
 
     @classmethod

@@ -64,7 +64,8 @@ def save(
         "random": {"seed": seed},
         "parts": [part.to_json() for part in parts],
     }
-    return saved_report(request.id, manifest, write_json(folder, MANIFEST, manifest), PARTS_BYTES_MAX)
+    written = write_json(folder, MANIFEST, manifest)
+    return saved_report(request.id, manifest, written, PARTS_BYTES_MAX)
 
 
 def read_kept(manifest: Manifest, name: str) -> Dict[str, "numpy.ndarray"]:

@@ -86,7 +86,8 @@ def save(
         for leaf in leaves:
             if leaf.size != span[1] - span[0]:
                 raise StateError(
-                    f"state of key {key} has {leaf.size} elements for {span[1] - span[0]} parameters"
+                    f"state of key {key} has {leaf.size} elements for "
+                    f"{span[1] - span[0]} parameters"
                 )
             names.append(f"a{len(arrays)}")
             arrays[names[-1]] = leaf.reshape(-1)

@@ -75,6 +75,8 @@ class Store(mx.kv.KVStore):
     def _first_value(self, key: Key, value: Any) -> Any:
         """What the store starts with: the restored value if there is one."""
         value = _arrays(value)[0]
+        if value.stype != "default":
+            raise ValueError(f"parameter {key!r} is sparse: only dense ones can be checkpointed")
         self._shapes[key] = value.shape
         if self.rank != 0:
             return value  # only rank 0's values are used
@@ -86,7 +88,8 @@ class Store(mx.kv.KVStore):
         if restored is None or restored.shape != value.shape:
             found = "is not in it" if restored is None else f"has shape {restored.shape} in it"
             raise CheckpointDamaged(
-                f"{PARAMETERS} does not fit the model: parameter {key!r} of shape {value.shape} {found}"
+                f"{PARAMETERS} does not fit the model: "
+                f"parameter {key!r} of shape {value.shape} {found}"
             )
         return mx.nd.array(restored, dtype=restored.dtype)
 
@@ -121,6 +124,9 @@ class Store(mx.kv.KVStore):
         update needs rank 0's push, and rank 0 pushes only after this has been obeyed.
         Raises UserWarning when the optimizer follows a schedule of its own.
         """
+        if self.optimizer is None:
+            raise RuntimeError("no optimizer was set on the store yet")
+        learning_rate = float(learning_rate)
         self.optimizer.set_learning_rate(learning_rate)
         self._learning_rate = learning_rate
         if self.rank == 0:
@@ -140,7 +146,9 @@ class Store(mx.kv.KVStore):
         keys, values = _listed(key, value)
         super().push(keys, self._note_push(keys, values), priority)
 
-    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+    def pull(
+        self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
+    ) -> None:
         keys, outs = _listed(key, out)
         self._pulled += [array for target in outs for array in _arrays(target)]
         super().pull(keys, outs, priority, ignore_sparse)

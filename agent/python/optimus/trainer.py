@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
 import mxnet as mx
 
@@ -48,7 +48,8 @@ class Trainer(mx.gluon.Trainer):
 
     def _init_params(self) -> None:
         # The stock method passes one barrier for each parameter; a list passes one.
-        waiting, self._params_to_init = self._params_to_init, []
+        waiting: List[Any] = self._params_to_init
+        self._params_to_init: List[Any] = []
         if self._kvstore and waiting:
             self._kvstore.broadcast(
                 [self._param2idx[parameter.name] for parameter in waiting],
@@ -103,7 +104,9 @@ def parameters(model: Any, input_shape: Optional[Sequence[int]]) -> Any:
     found = model.collect_params()
     if input_shape is not None and any(p._deferred_init for p in found.values()):
         if not isinstance(model, mx.gluon.HybridBlock):
-            raise ValueError("input_shape needs a HybridBlock: give in_units and in_channels instead")
+            raise ValueError(
+                "input_shape needs a HybridBlock: give in_units and in_channels instead"
+            )
         model.infer_shape(mx.nd.zeros(input_shape))
         for parameter in found.values():
             parameter._finish_deferred_init()

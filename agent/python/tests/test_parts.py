@@ -21,7 +21,9 @@ import numpy  # noqa: E402
 
 from optimus import checkpoint, commands, environment, layout, sampler  # noqa: E402
 from optimus.control import Control  # noqa: E402
-from optimus.report import DATAGRAM_BYTES_MAX, STEPS_PER_DATAGRAM_MAX, Reporter, encode  # noqa: E402
+from optimus import report as reporting  # noqa: E402
+from optimus.hold import saved_report  # noqa: E402
+from optimus.report import DATAGRAM_BYTES_MAX, Reporter, encode  # noqa: E402
 
 SAMPLES = 103
 
@@ -52,7 +54,8 @@ class Sampling(unittest.TestCase):
                 if team[0].epoch_over:
                     for worker in team:
                         worker.next_epoch()
-            progress = sampler.Progress.from_json(json.loads(json.dumps(team[0].progress().to_json())))
+            document = json.dumps(team[0].progress().to_json())
+            progress = sampler.Progress.from_json(json.loads(document))
             self.assertEqual(progress.step, len(found))
         self.assertEqual(found[:len(expected)], expected)
 
@@ -203,11 +206,23 @@ class Reports(unittest.TestCase):
     def test_the_largest_batch_of_steps_fits_a_datagram(self) -> None:
         listener = self.listen(self.folder)
         reporter = self.reporter(self.folder, 100_000)
-        for step in range(STEPS_PER_DATAGRAM_MAX):
+        for step in range(reporting.STEPS_PER_DATAGRAM_MAX):
             reporter.step((10**9 + step, 10**5, -1.2345678901234567e-300, 86399.123456,
                            86399.123456, 10**7))
         self.assertEqual((reporter.sent, reporter.dropped), (1, 0))
         self.assertLessEqual(len(listener.recv(65536)), DATAGRAM_BYTES_MAX)
+
+    def test_many_parts_leave_the_manifest_to_name_them(self) -> None:
+        document = {"step": 1, "epoch": 2, "epoch_position": 3, "parts": []}
+        manifest = checkpoint.Part("checkpoint.json", 5, 6)
+        for servers in (1, 200):
+            document["parts"] = [
+                checkpoint.Part(checkpoint.server_states(rank), 10**9, 2**32 - 1).to_json()
+                for rank in range(servers)
+            ]
+            fields = saved_report(7, document, manifest, DATAGRAM_BYTES_MAX - 512)
+            self.assertLessEqual(len(encode(fields)), DATAGRAM_BYTES_MAX)
+            self.assertEqual(fields["parts"][-1], manifest.to_json())
 
     def test_nothing_is_raised_and_nothing_blocks_without_an_agent(self) -> None:
         reporter = self.reporter(self.folder)

@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from fake_agent import Generation, await_true, checkpoint  # noqa: E402
 
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts")
 # Slow enough that a test can name a step ahead.
 STEPS = ["--step-ms", "4"]
 
@@ -182,10 +183,24 @@ class Ends(unittest.TestCase):
             self.assertIn("Traceback", job.errors())
 
     def test_a_script_that_ends_too_early_says_so(self) -> None:
-        with Generation("linear_probe.py", ["--help"], 1, 1, global_batch=60) as job:
+        with Generation(os.path.join(SCRIPTS, "too_short.py"), [], 1, 1, global_batch=60) as job:
             error = job.wait_for("error", role="worker")[0]
             self.assertIn("ended before its training loop", error["error"])
             self.assertEqual(job.wait(10, names=("worker0",)), {"worker0": 1})
+
+    def test_an_exception_in_a_thread_ends_the_process_too(self) -> None:
+        script = os.path.join(SCRIPTS, "too_short.py")
+        with Generation(script, ["thread"], 1, 1, global_batch=60) as job:
+            error = job.wait_for("error", role="worker")[0]
+            self.assertIn("KeyError: 'lost'", error["error"])
+            self.assertEqual(job.wait(10, names=("worker0",)), {"worker0": 1})
+
+    def test_a_forked_child_is_not_the_worker(self) -> None:
+        script = os.path.join(SCRIPTS, "too_short.py")
+        with Generation(script, ["fork"], 1, 1, global_batch=60) as job:
+            await_true(lambda: "child ended by signal 15" in job.output("worker0"), "child's end")
+            self.assertIsNone(job.processes["worker0"].poll())
+            self.assertEqual(job.terminate()["worker0"], 0)
 
 
 class Damage(unittest.TestCase):

@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from fake_agent import EXAMPLES, PACKAGE, Generation  # noqa: E402
 
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts")
 TOLERANCE = 1e-4
 SAMPLES = 1000
 BATCH = 64
@@ -23,9 +24,8 @@ BATCH = 64
 
 def losses(output: str) -> Dict[int, float]:
     """Full-data loss after each step that a probe has printed."""
-    return {
-        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)$", output, re.M)
-    }
+    found = re.findall(r"^step (\d+) loss (\S+)$", output, re.M)
+    return {int(step): float(loss) for step, loss in found}
 
 
 def samples(outputs: List[str]) -> Dict[int, Counter]:
@@ -116,7 +116,9 @@ class Rescale(unittest.TestCase):
 
     def test_the_module_api_gives_the_same_losses(self) -> None:
         arguments = ["--samples", "900"]
-        expected = run_alone("regression.py", [*arguments, "--epochs", "6", "--global-batch", "128"])
+        expected = run_alone(
+            "regression.py", [*arguments, "--epochs", "6", "--global-batch", "128"]
+        )
         expected_epochs = [float(x) for x in re.findall(r"loss (\S+)", expected)]
         folder = self.folder("c1")
         # 8 steps an epoch, so that the rescale comes in the middle of epoch 2.
@@ -155,6 +157,22 @@ class Rescale(unittest.TestCase):
         for epoch, loss in enumerate(expected):
             mean = sum(found[4 * epoch + step] for step in range(1, 5)) / 4
             self.assertAlmostEqual(mean, loss, delta=2 * TOLERANCE)
+
+    def test_running_means_and_kept_arrays_come_back(self) -> None:
+        script = os.path.join(SCRIPTS, "normalised.py")
+        folder = self.folder("c1")
+        # 16 samples for each worker: the divisor is 32, then 16.
+        with Generation(script, [], 1, 2, worker_batch=16) as first:
+            first.request(folder, at_step=12)
+            first.wait_for("saved")
+            first.wait_for("reached", count=2)
+            rank = {r["rank"]: r["i"] for r in first.seen("reached")}[0]
+            before = re.findall(r"^state 12 (.*)$", first.output(f"worker{rank}"), re.M)
+        with Generation(script, [], 2, 1, worker_batch=16, resume=folder) as second:
+            second.wait_for_step(14)
+            after = re.findall(r"^state 12 (.*)$", second.output("worker0"), re.M)
+        self.assertEqual(len(before), 1)
+        self.assertEqual(after, before)
 
     def test_asynchronous_job_covers_every_epoch_once_across_a_rescale(self) -> None:
         arguments = ["--print-samples", "--samples", str(SAMPLES), "--step-ms", "1"]

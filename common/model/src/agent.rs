@@ -175,12 +175,26 @@ pub struct CheckpointReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CheckpointState {
     /// The worker stands at the step, with its sums of the unfinished epoch.
-    Reached { step: u64, epoch: u32, loss_sum: f64, samples: u64 },
+    Reached {
+        step: u64,
+        epoch: u32,
+        loss_sum: f64,
+        samples: u64,
+    },
     /// The named step had already passed; the worker trains on.
-    Missed { step: u64 },
+    Missed {
+        step: u64,
+    },
     /// All parts are on disk; from rank 0 only.
-    Saved { step: u64, epoch: u32, epoch_position: u64, parts: Vec<Part> },
-    Failed { error: String },
+    Saved {
+        step: u64,
+        epoch: u32,
+        epoch_position: u64,
+        parts: Vec<Part>,
+    },
+    Failed {
+        error: String,
+    },
 }
 
 /// A file of a checkpoint.
@@ -269,7 +283,10 @@ pub enum AgentQuery {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentAnswer {
-    Log { generation: Generation, text: Vec<u8> },
+    Log {
+        generation: Generation,
+        text: Vec<u8>,
+    },
     /// In words.
     Refused(String),
 }

@@ -71,16 +71,35 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Read {
     Jobs,
-    Job { job: JobId },
-    Why { job: JobId },
-    Events { job: Option<JobId>, after: u64, limit: u32 },
-    Rounds { limit: u32 },
-    Round { round: RoundId },
+    Job {
+        job: JobId,
+    },
+    Why {
+        job: JobId,
+    },
+    Events {
+        job: Option<JobId>,
+        after: u64,
+        limit: u32,
+    },
+    Rounds {
+        limit: u32,
+    },
+    Round {
+        round: RoundId,
+    },
     Nodes,
-    Node { node: NodeId },
+    Node {
+        node: NodeId,
+    },
     Status,
     /// The end of a task's output, from its agent.
-    Log { job: JobId, generation: Option<u64>, task: Task, bytes_max: u32 },
+    Log {
+        job: JobId,
+        generation: Option<u64>,
+        task: Task,
+        bytes_max: u32,
+    },
     /// A consistent copy of the master's store, in its own checked format.
     Snapshot,
 }
@@ -88,9 +107,17 @@ pub enum Read {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// A job was accepted, or had been under the same request id.
-    Submitted { job: JobId, created: bool, submitted_s_ago: f64 },
+    Submitted {
+        job: JobId,
+        created: bool,
+        submitted_s_ago: f64,
+    },
     /// The change is stored and under way.
-    Accepted { job: Option<JobId>, node: Option<NodeId>, note: String },
+    Accepted {
+        job: Option<JobId>,
+        node: Option<NodeId>,
+        note: String,
+    },
     Jobs(Vec<JobRow>),
     Job(Box<JobDetail>),
     Why(Box<WhyView>),
@@ -100,7 +127,10 @@ pub enum Answer {
     Nodes(Vec<NodeRow>),
     Node(Box<NodeDetail>),
     Status(Box<Status>),
-    Log { generation: u64, text: Vec<u8> },
+    Log {
+        generation: u64,
+        text: Vec<u8>,
+    },
     /// One of several pieces of a snapshot; the last is empty.
     SnapshotPiece(Vec<u8>),
 }

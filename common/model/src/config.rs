@@ -267,11 +267,7 @@ impl MasterConfig {
         ] {
             check_positive(field, duration, &mut faults);
         }
-        check_order(
-            ("nodes.suspect", nodes.suspect),
-            ("nodes.down", nodes.down),
-            &mut faults,
-        );
+        check_order(("nodes.suspect", nodes.suspect), ("nodes.down", nodes.down), &mut faults);
         if jobs.backoff_max < jobs.backoff {
             faults.push(Fault::new(
                 "jobs.backoff_max",

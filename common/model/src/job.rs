@@ -344,7 +344,8 @@ fn text_problem(text: &str, bytes_max: usize) -> Option<String> {
     }
     // Direction marks reorder a terminal's line as control characters do.
     let odd = |c: &char| {
-        c.is_control() || matches!(*c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        c.is_control()
+            || matches!(*c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().find(odd).map(|c| format!("contains the unprintable character {c:?}"))
 }

@@ -143,15 +143,17 @@ pub(crate) struct Heading {
     pub title: String,
     /// Numbers stand at the right.
     pub right: bool,
-    /// May be cut with `…` where the terminal is narrow.
-    pub flexible: bool,
+    /// May be cut with `…` to this many columns where the terminal is narrow.
+    pub flexible: Option<usize>,
     /// Left out on a narrow terminal, the highest first; 0 never.
     pub rank: u8,
 }
 
 const GAP: usize = 2;
-/// A flexible column keeps this much.
-const FLEXIBLE_MIN: usize = 12;
+/// What a name keeps where the terminal is narrow.
+pub(crate) const NAME_MIN: usize = 12;
+/// What sentences keep: less says nothing.
+pub(crate) const SENTENCE_MIN: usize = 28;
 
 /// Tab-separated lines with nothing cut: every line has the same number of tabs.
 #[must_use]
@@ -220,7 +222,7 @@ fn all(natural: &[usize]) -> Vec<(usize, usize)> {
 /// Which columns are shown, and how wide each is.
 fn fitted(headings: &[Heading], natural: &[usize], room: usize) -> Vec<(usize, usize)> {
     let least = |column: usize| {
-        if headings[column].flexible { natural[column].min(FLEXIBLE_MIN) } else { natural[column] }
+        headings[column].flexible.map_or(natural[column], |least| natural[column].min(least))
     };
     let gaps = |count: usize| GAP * count.saturating_sub(1);
     let mut kept: Vec<usize> = (0..headings.len()).collect();
@@ -241,7 +243,7 @@ fn fitted(headings: &[Heading], natural: &[usize], room: usize) -> Vec<(usize, u
         let over = total.saturating_sub(room);
         let widest = columns
             .iter_mut()
-            .filter(|(column, wide)| headings[*column].flexible && *wide > least(*column))
+            .filter(|(column, wide)| *wide > least(*column))
             .max_by_key(|(_, wide)| *wide);
         let (true, Some(widest)) = (over > 0, widest) else {
             return columns;
@@ -289,10 +291,10 @@ mod tests {
             rank,
         };
         vec![
-            heading("ID", false, false, 0),
-            heading("NAME", false, true, 0),
-            heading("LOSS", true, false, 2),
-            heading("REASON", false, true, 0),
+            heading("ID", false, None, 0),
+            heading("NAME", false, Some(NAME_MIN), 0),
+            heading("LOSS", true, None, 2),
+            heading("REASON", false, Some(NAME_MIN), 0),
         ]
     }
 
@@ -351,7 +353,7 @@ mod tests {
     #[test]
     fn colour_only_where_wanted() {
         let rows = [vec![Cell::Toned("UP".to_owned(), Tone::Good)]];
-        let heading = [Heading { title: "S".to_owned(), right: false, flexible: false, rank: 0 }];
+        let heading = [Heading { title: "S".to_owned(), right: false, flexible: None, rank: 0 }];
         let plain = aligned(&heading, &rows, &style(80), false, true);
         assert_eq!(plain, "UP\n");
         let bright = aligned(&heading, &rows, &Style { colour: true, ..style(80) }, false, true);

@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
-use crate::grid::{Cell, Heading, Style, aligned, tabs};
+use crate::grid::{Cell, Heading, NAME_MIN, SENTENCE_MIN, Style, aligned, tabs};
 use crate::text::nearest;
 
 /// `-o`.
@@ -60,7 +60,7 @@ pub(crate) trait Item: Clone + Serialize {
 pub(crate) struct Column<T> {
     pub key: &'static str,
     pub right: bool,
-    pub flexible: bool,
+    pub flexible: Option<usize>,
     /// Only with `-o wide` or by name.
     pub wide: bool,
     pub rank: u8,
@@ -70,16 +70,21 @@ pub(crate) struct Column<T> {
 impl<T> Column<T> {
     /// Text that keeps its width.
     pub(crate) const fn left(key: &'static str, cell: fn(&T) -> Cell) -> Self {
-        Self { key, right: false, flexible: false, wide: false, rank: 0, cell }
+        Self { key, right: false, flexible: None, wide: false, rank: 0, cell }
     }
 
     pub(crate) const fn right(key: &'static str, cell: fn(&T) -> Cell) -> Self {
         Self { right: true, ..Self::left(key, cell) }
     }
 
-    /// Text of any length.
-    pub(crate) const fn flexible(key: &'static str, cell: fn(&T) -> Cell) -> Self {
-        Self { flexible: true, ..Self::left(key, cell) }
+    /// A name of any length.
+    pub(crate) const fn name(key: &'static str, cell: fn(&T) -> Cell) -> Self {
+        Self { flexible: Some(NAME_MIN), ..Self::left(key, cell) }
+    }
+
+    /// A sentence.
+    pub(crate) const fn sentence(key: &'static str, cell: fn(&T) -> Cell) -> Self {
+        Self { flexible: Some(SENTENCE_MIN), ..Self::left(key, cell) }
     }
 
     /// Left out on a narrow terminal, the highest rank first.

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::grid::{Cell, Heading, Style, aligned};
+use crate::grid::{Cell, Heading, SENTENCE_MIN, Style, aligned};
 use crate::listing::{Column, Item, Kind};
 use crate::text::{escape, width, wrap};
 
@@ -32,7 +32,7 @@ impl Block {
         let heading = |(at, title): (usize, &&str)| Heading {
             title: title.trim_start_matches('>').to_uppercase(),
             right: title.starts_with('>'),
-            flexible: at + 1 == titles.len(),
+            flexible: (at + 1 == titles.len()).then_some(SENTENCE_MIN),
             rank: 0,
         };
         let headings = titles.iter().enumerate().map(heading).collect();
@@ -69,7 +69,7 @@ pub(crate) static FIELDS: Kind<Field> = Kind {
     field: "fields",
     columns: &[
         Column::left("field", |row| Cell::text(row.field.as_str())),
-        Column::flexible("value", |row| row.value.clone().unwrap_or(Cell::None)),
+        Column::sentence("value", |row| row.value.clone().unwrap_or(Cell::None)),
     ],
 };
 
@@ -80,6 +80,7 @@ pub(crate) fn render(blocks: &[Block], style: &Style, fit: bool) -> String {
     for block in blocks {
         let (title, body) = match block {
             Block::Facts { title, facts } => (title, facts_text(facts, style)),
+            Block::Table { rows, .. } if rows.is_empty() => continue,
             Block::Table { title, headings, rows } => {
                 let narrow = Style { width: style.width.saturating_sub(2), ..*style };
                 let table = aligned(headings, rows, &narrow, true, fit);
@@ -136,15 +137,14 @@ fn facts_text(facts: &[(String, Cell)], style: &Style) -> String {
 #[must_use]
 pub(crate) fn fields(blocks: &[Block], style: &Style) -> Vec<Field> {
     let mut fields = Vec::new();
-    let mut add = |field: String, value: Cell| {
-        fields.push(Field { field: field.to_lowercase().replace(' ', "_"), value: Some(value) });
-    };
-    let inside = |title: &str| if title.is_empty() { String::new() } else { format!("{title}.") };
+    let mut add = |field: String, value: Cell| fields.push(Field { field, value: Some(value) });
+    let word = |words: &str| words.to_lowercase().replace(' ', "_");
+    let inside = |title: &str| if title.is_empty() { String::new() } else { word(title) + "." };
     for block in blocks {
         match block {
             Block::Facts { title, facts } => {
                 for (name, cell) in facts {
-                    add(format!("{}{name}", inside(title)), cell.clone());
+                    add(inside(title) + &word(name), cell.clone());
                 }
             }
             Block::Table { title, headings, rows } => {
@@ -156,14 +156,15 @@ pub(crate) fn fields(blocks: &[Block], style: &Style) -> Vec<Field> {
                         }
                     };
                     for (heading, cell) in headings.iter().zip(row) {
-                        add(format!("{}{name}.{}", inside(title), heading.title), cell.clone());
+                        let field = format!("{}{name}.{}", inside(title), word(&heading.title));
+                        add(field, cell.clone());
                     }
                 }
             }
             Block::Text { title, lines } => {
                 for (number, line) in lines.iter().enumerate() {
                     let name = if lines.len() == 1 {
-                        title.clone()
+                        word(title)
                     } else {
                         format!("{}{}", inside(title), number + 1)
                     };
@@ -173,4 +174,61 @@ pub(crate) fn fields(blocks: &[Block], style: &Style) -> Vec<Field> {
         }
     }
     fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks() -> Vec<Block> {
+        vec![
+            Block::facts("", vec![("id", Cell::id("j1")), ("none", Cell::None)]),
+            Block::facts("speed", vec![("measured now", Cell::text("word ".repeat(40)))]),
+            Block::table(
+                "tasks",
+                &["task", ">pid", "state"],
+                vec![
+                    vec![Cell::text("Worker0"), Cell::count(7), Cell::text("x ".repeat(100))],
+                    vec![Cell::None, Cell::None, Cell::text("a\tb\nc")],
+                ],
+            ),
+            Block::table("faults", &["time"], Vec::new()),
+            Block::Text { title: "notes".to_owned(), lines: vec!["漢字 ".repeat(50)] },
+        ]
+    }
+
+    fn style(width: usize) -> Style {
+        let now = model::UnixMs(0);
+        Style { terminal: true, colour: false, width, utc: false, now }
+    }
+
+    #[test]
+    fn a_page_stays_within_the_terminal_and_leaves_out_what_is_empty() {
+        for room in [60, 80, 120] {
+            let text = render(&blocks(), &style(room), true);
+            for line in text.lines() {
+                assert!(width(line) <= room, "{room}: {line:?}");
+            }
+            assert!(!text.contains("faults") && !text.contains("none"), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_value_of_a_page_has_a_field() {
+        let names: Vec<String> =
+            fields(&blocks(), &style(80)).into_iter().map(|field| field.field).collect();
+        let expected = [
+            "id",
+            "none",
+            "speed.measured_now",
+            "tasks.Worker0.task",
+            "tasks.Worker0.pid",
+            "tasks.Worker0.state",
+            "tasks.2.task",
+            "tasks.2.pid",
+            "tasks.2.state",
+            "notes",
+        ];
+        assert_eq!(names, expected);
+    }
 }

@@ -138,8 +138,11 @@ pub(crate) fn span(seconds: f64) -> String {
     if seconds < 0.0 {
         return format!("-{}", span(-seconds));
     }
-    if seconds < 9.95 {
+    if seconds < 1.0 {
         return format!("{}s", number(seconds));
+    }
+    if seconds < 9.95 {
+        return format!("{}s", format!("{seconds:.1}").trim_end_matches(".0"));
     }
     let whole = whole(seconds);
     let (high, high_unit, low, low_unit) = match whole {
@@ -301,6 +304,8 @@ mod tests {
         for (seconds, text) in [
             (0.0, "0s"),
             (0.42, "0.42s"),
+            (4.234, "4.2s"),
+            (5.0, "5s"),
             (9.96, "10s"),
             (59.7, "1m"),
             (252.0, "4m12s"),

@@ -106,10 +106,12 @@ async fn fill(context: &mut Context<'_>, part: &Path) -> Result<u64, Failure> {
     let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(part);
     let mut file = opened.map_err(|error| cannot_write(part, &error))?;
     let mut total = 0_u64;
+    let output = &mut *context.output;
     context
         .master
         .snapshot(|bytes| {
             total += u64::try_from(bytes.len()).unwrap_or(0);
+            output.progress(&format!("{} saved", crate::text::bytes(total)));
             file.write_all(bytes).map_err(|error| cannot_write(part, &error))
         })
         .await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::RoundId;
 use model::client::{Answer, Read};
+use model::view::JobRow;
 
 use super::Context;
 use crate::args::{JobReadArgs, NodeShowArgs, ReadArgs, RoundShowArgs, RoundsArgs};
@@ -228,14 +229,22 @@ pub(super) async fn ps(
 ) -> Result<(), Failure> {
     let table = matches!(context.format, Format::Table | Format::Wide);
     let hides = table && context.output.terminal && !all && args.filters.is_empty();
+    let hidden = std::cell::Cell::new(0);
     list(context, &JOBS, args, Read::Jobs, |answer, style| {
         let Answer::Jobs(rows) = answer else { return Err(unexpected(&answer)) };
-        let recent = |row: &&model::view::JobRow| {
+        let recent = |row: &&JobRow| {
             !hides || row.ended.is_none_or(|at| style.now.0 < at.0.saturating_add(ENDED_SHOWN_MS))
         };
-        Ok(rows.iter().filter(recent).map(JobJson::from).collect())
+        let shown: Vec<JobJson> = rows.iter().filter(recent).map(JobJson::from).collect();
+        hidden.set(rows.len() - shown.len());
+        Ok(shown)
     })
-    .await
+    .await?;
+    if hidden.get() > 0 {
+        let jobs = crate::text::count(hidden.get(), "job", "jobs");
+        context.output.talk(&format!("{jobs} that ended over a day ago: --all lists them too"));
+    }
+    Ok(())
 }
 
 pub(super) async fn show(context: &mut Context<'_>, args: &JobReadArgs) -> Result<(), Failure> {

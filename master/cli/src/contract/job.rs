@@ -105,7 +105,7 @@ pub(crate) static JOBS: Kind<JobJson> = Kind {
     field: "jobs",
     columns: &[
         Column::left("id", |job: &JobJson| Cell::id(&job.id)),
-        Column::flexible("name", |job: &JobJson| Cell::text(job.name.as_str())),
+        Column::name("name", |job: &JobJson| Cell::text(job.name.as_str())),
         Column::left("user", |job: &JobJson| Cell::text(job.user.as_str())).rank(4),
         Column::left("phase", JobJson::phase_cell),
         Column::right("shape", |job: &JobJson| shape_cell(job.shape)),
@@ -124,7 +124,7 @@ pub(crate) static JOBS: Kind<JobJson> = Kind {
         Column::left("submitted", |job: &JobJson| Cell::Time(job.submitted.0)).wide(),
         Column::left("started", |job: &JobJson| Cell::time(job.started.map(|at| at.0))).wide(),
         Column::left("ended", |job: &JobJson| Cell::time(job.ended.map(|at| at.0))).wide(),
-        Column::flexible("reason", |job: &JobJson| Cell::text(job.reason.as_str())),
+        Column::sentence("reason", |job: &JobJson| Cell::text(job.reason.as_str())),
     ],
 };
 
@@ -174,7 +174,7 @@ pub(crate) static EVENTS: Kind<EventJson> = Kind {
             .rank(1),
         Column::left("kind", |event: &EventJson| Cell::text(event.kind.as_str())),
         Column::right("number", |event: &EventJson| Cell::count(event.number)).wide(),
-        Column::flexible("text", |event: &EventJson| Cell::text(event.text.as_str())),
+        Column::sentence("text", |event: &EventJson| Cell::text(event.text.as_str())),
     ],
 };
 

@@ -137,7 +137,7 @@ pub(crate) static NODES: Kind<NodeJson> = Kind {
         .wide(),
         Column::right("gpus_ok", |node: &NodeJson| Cell::count(u64::from(node.gpus_ok))).wide(),
         Column::left("software", |node: &NodeJson| Cell::text(node.software.as_str())).wide(),
-        Column::flexible("reason", |node: &NodeJson| Cell::text(node.reason.as_str())),
+        Column::sentence("reason", |node: &NodeJson| Cell::text(node.reason.as_str())),
     ],
 };
 

@@ -58,7 +58,7 @@ pub(crate) static ROUNDS: Kind<RoundJson> = Kind {
         Column::right("rescaled", |round: &RoundJson| Cell::count(u64::from(round.rescaled))),
         Column::right("waiting", |round: &RoundJson| Cell::count(u64::from(round.waiting))),
         Column::right("took", |round: &RoundJson| Cell::span(Some(round.elapsed_s))).rank(1),
-        Column::flexible("cause", |round: &RoundJson| Cell::text(round.cause.as_str())),
+        Column::sentence("cause", |round: &RoundJson| Cell::text(round.cause.as_str())),
     ],
 };
 

@@ -6,7 +6,7 @@ use crate::contract::detail::{DecisionJson, EstimateJson, JobDetailJson};
 use crate::contract::job::WhyJson;
 use crate::grid::Cell;
 use crate::page::Block;
-use crate::text::{cpus, number, percent, span};
+use crate::text::{count, cpus, number, percent, span};
 
 /// The researcher's page: what was predicted, and what came of it.
 #[must_use]
@@ -154,7 +154,10 @@ fn speed(job: &JobDetailJson) -> Block {
         format!("θ = ({theta}), off by {} over {samples} shapes", percent(fit.rmse_relative))
     });
     let shape = job.row.shape;
-    let shape_text = format!("{} servers, {} workers", shape.servers, shape.workers);
+    let tasks = |number: u32, one, many| count(usize::try_from(number).unwrap_or(0), one, many);
+    let (servers, workers) =
+        (tasks(shape.servers, "server", "servers"), tasks(shape.workers, "worker", "workers"));
+    let shape_text = format!("{servers}, {workers}");
     let placed: Vec<String> = job
         .placement
         .iter()

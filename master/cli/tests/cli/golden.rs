@@ -1,0 +1,110 @@
+//! Recorded output: a change here is a change of the contract.
+//!
+//! With `RECORD=1` in the environment the files are written anew.
+
+use std::path::Path;
+
+use crate::fake::Fake;
+use crate::views;
+
+/// File, and the words whose output it holds.
+const RECORDED: &[(&str, &str)] = &[
+    ("ps.json", "ps -o json"),
+    ("ps.jsonl", "ps -o jsonl"),
+    ("ps.name", "ps -o name"),
+    ("ps.tsv", "ps"),
+    ("ps-wide.tsv", "ps -o wide --utc"),
+    ("ps-chosen.tsv", "ps --no-header --columns id,phase --sort -id"),
+    ("show.json", "show j1 -o json"),
+    ("show.tsv", "show j1 --utc"),
+    ("why.json", "why j2 -o json"),
+    ("why.tsv", "why j2 --utc"),
+    ("events.json", "events -o json"),
+    ("events.tsv", "events --utc"),
+    ("rounds.json", "rounds -o json"),
+    ("rounds.tsv", "rounds --utc"),
+    ("round-show.json", "round show r7 -o json"),
+    ("round-show.tsv", "round show --utc"),
+    ("nodes.json", "nodes -o json"),
+    ("nodes.tsv", "nodes"),
+    ("node-show.json", "node show n1 -o json"),
+    ("node-show.tsv", "node show n1"),
+    ("status.json", "status -o json"),
+    ("status.tsv", "status --utc"),
+    ("version.json", "version -o json"),
+    ("logs.json", "logs j1 -o json"),
+    ("cancel.json", "cancel j1 -o json"),
+    ("cancel-several.json", "cancel j1 j2 --yes -o json"),
+    ("pause.txt", "pause j1 j2"),
+    ("wait.json", "wait j10 -o json"),
+    ("node-lost.json", "node lost n2 --yes -o json"),
+];
+
+fn compare(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    if std::env::var_os("RECORD").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, recorded, "{file} is not as recorded");
+}
+
+#[test]
+fn output_is_as_recorded() {
+    let fake = Fake::start(views::answer);
+    for (file, words) in RECORDED {
+        let ran = fake.run(words);
+        assert_eq!(ran.code, Some(0), "{words}: {ran:?}");
+        assert_eq!(ran.err, "", "{words}");
+        compare(file, &ran.out);
+    }
+}
+
+#[test]
+fn every_json_document_has_a_schema_and_every_line_of_a_table_the_same_columns() {
+    let fake = Fake::start(views::answer);
+    for (file, words) in RECORDED {
+        let text = fake.run(words).out;
+        if file.ends_with("json") || file.ends_with("jsonl") {
+            let stream = serde_json::Deserializer::from_str(&text);
+            let mut documents = 0;
+            for value in stream.into_iter::<serde_json::Value>() {
+                let value = value.unwrap();
+                let schema = value["schema"].as_str().unwrap();
+                assert!(schema.starts_with("optimus.") && schema.ends_with("/1"), "{words}");
+                documents += 1;
+            }
+            assert!(documents > 0, "{words}");
+        }
+        if file.ends_with("tsv") {
+            let columns: Vec<usize> = text.lines().map(|line| line.split('\t').count()).collect();
+            assert!(columns.iter().all(|count| *count == columns[0] && *count > 1), "{words}");
+            assert!(!text.contains('\u{1b}'), "{words}: colour or worse");
+        }
+    }
+}
+
+#[test]
+fn filters_and_columns_are_checked_before_the_master_is_asked() {
+    let fake = Fake::start(views::answer);
+    let ran = fake.run("ps --columns nam");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("did you mean name?"), "{ran:?}");
+    assert!(fake.seen().is_empty());
+    let ran = fake.run("ps --filter phase=running --filter phase=QUEUED -o name");
+    assert_eq!(ran.out, "j1\nj2\n");
+    let ran = fake.run("ps --filter phase=running --filter user=bob -o json");
+    assert_eq!(ran.json()["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn nothing_is_cut_when_piped_and_times_are_relative() {
+    let fake = Fake::start(|_| {
+        let mut row = views::row(1, &"long ".repeat(25), model::reason::PhaseName::Queued);
+        row.reason = "because ".repeat(100);
+        Ok(model::client::Answer::Jobs(vec![row])).into()
+    });
+    let ran = fake.run("ps --columns name,reason,submitted");
+    assert!(ran.out.contains(&"because ".repeat(100)), "{ran:?}");
+    assert!(ran.out.trim_end().ends_with(" ago"), "{ran:?}");
+}

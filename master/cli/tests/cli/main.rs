@@ -1,0 +1,11 @@
+//! The real binary against a master of the test's own.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests may panic as tests do")]
+
+mod exits;
+mod fake;
+mod files;
+mod golden;
+mod names;
+mod streams;
+mod views;
