@@ -1,11 +1,13 @@
 //! What the kernel says about processes: `/proc`, read only when something asks.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use model::{BootId, Generation, JobId, NodeId, Task};
@@ -14,6 +16,9 @@ use crate::ledger::Key;
 
 /// The variable that marks each process of a task, whatever forked it.
 pub(crate) const MARK: &str = "OPTIMUS_TASK";
+
+/// The variable that names its generation's folder, below the state folder of its agent.
+pub(crate) const FOLDER: &str = "OPTIMUS_DIR";
 
 /// Largest environment that is looked through: a job's own is bounded to 32 KiB.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
@@ -63,18 +68,24 @@ fn owner(pid: i32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
-/// The task that a process was started for, from its environment; none where it is not readable.
-pub(crate) fn mark(pid: i32) -> Option<Mark> {
+/// The task that a process was started for by the agent of a state folder, from its environment;
+/// none where it is not readable. The folder counts: another agent of the machine may bear the
+/// same node's name, and must not end what is not its own.
+pub(crate) fn mark(pid: i32, state_dir: &Path) -> Option<Mark> {
     let mut bytes = Vec::new();
     fs::File::open(format!("/proc/{pid}/environ"))
         .ok()?
         .take(ENVIRONMENT_BYTES_MAX)
         .read_to_end(&mut bytes)
         .ok()?;
-    bytes.split(|b| *b == 0).find_map(|entry| {
-        let value = entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
-        std::str::from_utf8(value).ok()?.parse().ok()
-    })
+    let variable = |name: &str| {
+        bytes
+            .split(|b| *b == 0)
+            .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    let folder = Path::new(OsStr::from_bytes(variable(FOLDER)?));
+    let value = std::str::from_utf8(variable(MARK)?).ok()?;
+    folder.starts_with(state_dir).then(|| value.parse().ok())?
 }
 
 /// Where in the kernel a process waits, for people who must find out why it cannot be killed.
@@ -143,7 +154,7 @@ pub(crate) struct Census {
 impl Census {
     /// Sweeps `/proc`. Environments are read only of processes of `uids`, the users of tasks:
     /// nobody else's can be a task, whatever it claims.
-    pub(crate) fn take(node: &NodeId, uids: &BTreeSet<u32>) -> Self {
+    pub(crate) fn take(node: &NodeId, state_dir: &Path, uids: &BTreeSet<u32>) -> Self {
         let mut seen = Vec::new();
         let own = std::process::id();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -157,7 +168,7 @@ impl Census {
             let Some(process) = process(pid).filter(Process::is_alive) else { continue };
             let mark = owner(pid)
                 .is_some_and(|uid| uids.contains(&uid))
-                .then(|| mark(pid))
+                .then(|| mark(pid, state_dir))
                 .flatten()
                 .filter(|mark| mark.node == *node);
             seen.push(Seen { process, mark });
@@ -211,6 +222,24 @@ mod tests {
         for wrong in [&b""[..], b"1", b"1 (x", b"1 (x) S 2", b"x (x) S 1 1 1"] {
             assert_eq!(parse_stat(wrong), None);
         }
+    }
+
+    #[test]
+    fn a_mark_counts_only_below_the_agents_own_folder() {
+        let mut child = std::process::Command::new("cat")
+            .env(MARK, "n1/j12/3/worker0")
+            .env(FOLDER, "/state/a/tasks/j12-g3")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let found = |folder: &str| mark(pid, Path::new(folder)).map(|mark| mark.to_string());
+        assert_eq!(found("/state/a").as_deref(), Some("n1/j12/3/worker0"));
+        // Another agent of the machine with the same node name, and a name that only begins so.
+        assert_eq!(found("/state/b"), None);
+        assert_eq!(found("/state/a/tasks/j1"), None);
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -20,6 +20,7 @@ fn malformed_reports_are_counted_and_training_goes_on() -> Result<()> {
     let mut file = JobFile::new("noisy", "noisy.py", &cluster.checkpoints());
     let script = cluster.environment.scripts.join("linear_probe.py");
     file.environment = vec![("NOISY_SCRIPT".to_owned(), script.display().to_string())];
+    file.arguments = vec!["--step-ms".to_owned(), "20".to_owned()];
     file.workers = (1, 1);
     file.finish = Finish::Epochs(30);
     let job = submit(&cluster, &file)?;
@@ -78,7 +79,7 @@ fn wrong_settings_are_refused_by_both_daemons() -> Result<()> {
     for (program, text, wanted) in [
         (&binaries.master, "listen = \"nowhere\"\n", "listen"),
         (&binaries.master, "colour = \"red\"\n", "colour"),
-        (&binaries.master, "[rounds]\ninterval = 600\n", "600s"),
+        (&binaries.master, "[rounds]\ninterval = 600\n", "rounds.interval"),
         (&binaries.agent, "task_user = \"root\"\n", "task_user"),
         (&binaries.agent, "[capacity]\ncpus = -1.0\n", "capacity.cpus"),
         (&binaries.agent, "name = [\n", "line"),

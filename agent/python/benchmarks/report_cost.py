@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Callable, List
+from typing import Callable, List, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -58,7 +58,7 @@ def worker_end_of_step(folder: str) -> Callable[[int, float], None]:
     assert settings is not None
     reporter = Reporter(folder, "worker", 0)
 
-    def never(*_: object) -> None:
+    def never(*_: object) -> NoReturn:
         raise AssertionError("there is no request")
 
     holder = Holder(settings, 0, Control(folder), reporter, threading.Event(), never, never)

@@ -84,9 +84,9 @@ class Sentry:
         self._sender.setblocking(False)
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        # A forked child (a data loader's) shares the descriptor: its own SIGTERM must
-        # not look like ours, and must kill it.
-        os.register_at_fork(after_in_child=_forget_signals)
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_release_signals, after_in_child=_forget_signals
+        )
         threading.Thread(target=self._run, name="optimus-sentry", daemon=True).start()
 
     def _run(self) -> None:
@@ -112,9 +112,23 @@ class Sentry:
             return False
 
 
+# A forked child (a data loader's) shares the wake-up descriptor: its own SIGTERM must not
+# look like ours, and must kill it. The signal waits while the child still has our handler.
+_fork = threading.local()
+
+
+def _hold_signals() -> None:
+    _fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _fork.mask)
+
+
 def _forget_signals() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release_signals()
 
 
 def end_on_exception(reporter: Reporter, sentry: Sentry) -> None:

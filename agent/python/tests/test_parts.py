@@ -43,7 +43,7 @@ class Sampling(unittest.TestCase):
             while not alone.epoch_over:
                 expected.append(alone.next_batch().indices.tolist())
             alone.next_epoch()
-        found = []
+        found: List[List[int]] = []
         progress = sampler.Progress()
         shapes = random.Random(1)
         while len(found) < len(expected):

@@ -153,7 +153,7 @@ impl Agent {
         if !endings.is_empty() {
             let uids: std::collections::BTreeSet<u32> =
                 self.ledger.generations.values().map(|held| held.uid).collect();
-            let census = Census::take(&self.node, &uids);
+            let census = Census::take(&self.node, &self.settings.state_dir, &uids);
             let mut over = Vec::new();
             for ending in endings {
                 if self.look_at(ending, &census, now) {

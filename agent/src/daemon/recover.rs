@@ -84,7 +84,7 @@ impl Agent {
     fn find_tasks(&mut self, now: Millis) {
         let mut uids: BTreeSet<u32> = self.ledger.generations.values().map(|h| h.uid).collect();
         uids.insert(self.settings.user.uid.as_raw());
-        let census = Census::take(&self.node, &uids);
+        let census = Census::take(&self.node, &self.settings.state_dir, &uids);
         let tasks: Vec<(Key, model::Task, HeldTask)> = self
             .ledger
             .generations

@@ -8,7 +8,7 @@ use model::job::RESERVED_ENVIRONMENT;
 use model::{Batch, Role, Task};
 
 use crate::config::TaskUser;
-use crate::procfs::{MARK, Mark};
+use crate::procfs::{FOLDER, MARK, Mark};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -76,7 +76,7 @@ pub(crate) fn of_task(
         Batch::PerWorker(samples) => set("OPTIMUS_WORKER_BATCH", samples.to_string()),
     };
     set("OPTIMUS_EPOCHS_MAX", launch.epochs_max.to_string());
-    set("OPTIMUS_DIR", place.folder.display().to_string());
+    set(FOLDER, place.folder.display().to_string());
     set(MARK, place.mark.to_string());
     if let Some(url) = &launch.resume {
         set("OPTIMUS_RESUME", local_path(url)?.display().to_string());

@@ -187,7 +187,7 @@ impl World {
     /// Everything in the machine that carries this node's mark.
     fn marked(&self) -> Vec<Process> {
         let uids = BTreeSet::from([self.settings.user.uid.as_raw()]);
-        let census = Census::take(&self.node.parse().unwrap(), &uids);
+        let census = Census::take(&self.node.parse().unwrap(), &self.settings.state_dir, &uids);
         census.seen.into_iter().filter(|s| s.mark.is_some()).map(|s| s.process).collect()
     }
 
