@@ -107,7 +107,11 @@ fn newest_checkpoint(shown: &serde_json::Value) -> Result<(u64, PathBuf)> {
         .context("there is no checkpoint")?;
     let step = newest["step"].as_u64().context("a checkpoint has a step")?;
     let url = newest["url"].as_str().context("a checkpoint has a url")?;
-    Ok((step, PathBuf::from(url.strip_prefix("file://").context("not a file:// url")?)))
+    // The manifest `manifest-g00000002-c00000001.json` stands beside the folder of its parts.
+    let manifest = PathBuf::from(url.strip_prefix("file://").context("not a file:// url")?);
+    let name = manifest.file_stem().context("no name")?.to_string_lossy().into_owned();
+    let folder = name.strip_prefix("manifest-").context("not a manifest")?;
+    Ok((step, manifest.with_file_name(folder)))
 }
 
 fn rescaled_equals_control(optimizer: &str, port: u16) -> Result<()> {
