@@ -23,7 +23,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
     parser.add_argument("--learning-rate", type=float, default=None)
     parser.add_argument("--print-steps", action="store_true")
-    parser.add_argument("--print-samples", action="store_true", help="indices of each step")
+    parser.add_argument("--print-samples", action="store_true", help="of each step, as it begins")
     parser.add_argument("--step-ms", type=float, default=0.0, help="make each step take so long")
     parser.add_argument("--rate-at", type=int, default=None, help="multiply the rate by 0.3 there")
     parser.add_argument("--raise-at", type=int, default=None, help="fail in this step")
@@ -59,6 +59,8 @@ trainer = job.trainer(net, options.optimizer, SETTINGS[options.optimizer])
 all_inputs, all_targets = mx.nd.array(inputs), mx.nd.array(targets)
 
 for batch in job.batches(options.samples):
+    if options.print_samples and batch.samples:
+        print(f"samples {batch.epoch} {','.join(map(str, batch.indices))}")
     x, y = batch.take(inputs, targets)
     with autograd.record():
         loss = loss_of(net(x), y)
@@ -70,8 +72,6 @@ for batch in job.batches(options.samples):
     if options.print_steps:
         whole = loss_of(net(all_inputs), all_targets).asnumpy().mean(dtype="float64")
         print(f"step {batch.step} loss {whole:.9g}")
-    if options.print_samples and batch.samples:
-        print(f"samples {batch.epoch} {','.join(map(str, batch.indices))}")
     if batch.step == options.rate_at:
         trainer.set_learning_rate(trainer.learning_rate * 0.3)
     if batch.step == options.raise_at:

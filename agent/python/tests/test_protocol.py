@@ -81,7 +81,8 @@ class Protocol(unittest.TestCase):
             self.assertEqual(job.wait_for("saved")[0]["step"], target)
 
     def test_a_worker_blocked_past_the_step_says_so_and_frees_the_others(self) -> None:
-        with Generation("linear_probe.py", STEPS, 1, 2, global_batch=60, nodes=2) as job:
+        arguments = [*STEPS, "--print-samples"]
+        with Generation("linear_probe.py", arguments, 1, 2, global_batch=60, nodes=2) as job:
             job.wait_for_step(10, workers=2)
             folder = self.folder("c")
             first = max(job.last_steps().values()) + 40
@@ -89,6 +90,7 @@ class Protocol(unittest.TestCase):
             # step and blocks inside MXNet, waiting for a push that does not come.
             job.nodes[0].control(checkpoint(folder, first))
             job.wait_for("reached", step=first, i=0)
+            await_true(lambda: job.output("worker1").count("samples") > first, "next step")
             job.nodes[1].control(checkpoint(folder, first))
             missed = job.wait_for("missed", checkpoint=7, i=1)[0]
             self.assertEqual(missed["step"], first)
