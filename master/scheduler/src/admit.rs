@@ -2,13 +2,13 @@
 //! else with room that running jobs give up.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use model::Shape;
 
 use crate::allocate::{Kind, within};
 use crate::entry::{Aim, Standing};
-use crate::place::find;
+use crate::place::{find, find_on};
 use crate::room::{Spots, View, shape_of};
 use crate::round::Round;
 
@@ -19,6 +19,18 @@ struct Taken {
     node: usize,
     kind: Kind,
 }
+
+/// A task that could be taken. Jobs that are being profiled come last, then the least loss first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Offered {
+    profiled: bool,
+    loss: Loss,
+    from: usize,
+    kind: Kind,
+}
+
+/// Nodes with room for each kind of task that are looked at beside those on which tasks are taken.
+const CANDIDATES: usize = 16;
 
 /// A loss that can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,37 +105,74 @@ impl Round<'_> {
         if givers.is_empty() || !self.could_suffice(job, shape, &givers) {
             return None;
         }
-        let mut heap: BinaryHeap<Reverse<(bool, Loss, usize)>> =
-            givers.iter().filter_map(|giver| self.next_loss(*giver)).map(Reverse).collect();
+        let each = givers.iter().flat_map(|giver| Kind::BOTH.map(|kind| (*giver, kind)));
+        let mut heap: BinaryHeap<Reverse<Offered>> =
+            each.filter_map(|(giver, kind)| self.offered(giver, kind)).map(Reverse).collect();
+        let (candidates, _) = self.room.candidates(job, View::Then, CANDIDATES);
+        let mut near: BTreeSet<usize> = candidates.into_iter().collect();
         let mut taken = Vec::new();
         let mut found = None;
-        while let Some(Reverse((_, _, giver))) = heap.pop() {
-            let held = shape_of(&self.room.hold(giver).goal);
-            let Some((kind, _)) = self.entries[giver].gains.least_loss(held) else { continue };
-            let Some(node) = self.best_node(giver, kind, job, shape) else { continue };
-            self.take(Taken { from: giver, node, kind });
-            taken.push(Taken { from: giver, node, kind });
-            found = find(&self.room, job, shape, View::Then, self.scratch);
+        while let Some(Reverse(offered)) = heap.pop() {
+            let Offered { from, kind, .. } = offered;
+            let Some(now) = self.offered(from, kind) else { continue };
+            // The job may have given another task since.
+            if now != offered {
+                heap.push(Reverse(now));
+                continue;
+            }
+            let Some(node) = self.best_node(from, kind, job, shape) else { continue };
+            self.take(Taken { from, node, kind });
+            taken.push(Taken { from, node, kind });
+            near.insert(node);
+            found = self.find_near(job, shape, &near);
             if found.is_some() {
                 break;
             }
-            heap.extend(self.next_loss(giver).map(Reverse));
+            heap.extend(self.offered(from, kind).map(Reverse));
         }
-        for one in taken.iter().rev() {
-            self.give_back(*one);
-            match find(&self.room, job, shape, View::Then, self.scratch) {
-                Some(spots) if found.is_some() => found = Some(spots),
-                None if found.is_some() => self.take(*one),
-                // Nothing would have sufficed: everything goes back.
-                Some(_) | None => {}
-            }
+        if found.is_none() {
+            // Nodes that were not near may help where all has been given.
+            found = find(&self.room, job, shape, View::Then, self.scratch);
         }
+        let found = self.keep_needed(job, shape, &taken, found, &near);
         for one in taken {
             if shape_of(&self.room.hold(one.from).goal) != self.current_shape(one.from) {
                 self.forced.entry(one.from).or_insert(job);
             }
         }
         found
+    }
+
+    /// Gives back every task without which the lifted job fits as well, the last taken first; all
+    /// of them where it does not fit in any way.
+    fn keep_needed(
+        &mut self,
+        job: usize,
+        shape: Shape,
+        taken: &[Taken],
+        found: Option<Spots>,
+        near: &BTreeSet<usize>,
+    ) -> Option<Spots> {
+        let mut found = found;
+        for one in taken.iter().rev() {
+            // A task on another node than the reserved ones is not in the way.
+            let spots = found.iter().flatten().any(|(node, _)| *node == one.node);
+            self.give_back(*one);
+            if !spots {
+                continue;
+            }
+            match self.find_near(job, shape, near) {
+                Some(spots) => found = Some(spots),
+                None => self.take(*one),
+            }
+        }
+        found
+    }
+
+    /// Places the lifted job on nodes that were roomy before, or on which tasks were taken.
+    fn find_near(&mut self, job: usize, shape: Shape, near: &BTreeSet<usize>) -> Option<Spots> {
+        let nodes: Vec<usize> = near.iter().copied().collect();
+        find_on(&self.room, job, shape, (View::Then, &nodes), self.scratch)
     }
 
     /// False where not even all that could be given up would be enough for the whole shape.
@@ -140,15 +189,15 @@ impl Round<'_> {
         self.room.demand(job).of(shape).zip(&most).all(|(need, most)| need <= *most)
     }
 
-    fn next_loss(&self, giver: usize) -> Option<(bool, Loss, usize)> {
-        let entry = &self.entries[giver];
-        let (_, loss) = entry.gains.least_loss(shape_of(&self.room.hold(giver).goal))?;
-        Some((!entry.is_share(), Loss(loss), giver))
+    fn offered(&self, from: usize, kind: Kind) -> Option<Offered> {
+        let entry = &self.entries[from];
+        let loss = entry.gains.loss(shape_of(&self.room.hold(from).goal), kind)?;
+        Some(Offered { profiled: !entry.is_share(), loss: Loss(loss), from, kind })
     }
 
-    /// The node on which a task of `giver` helps the lifted job most: where its whole shape is
-    /// closest to fitting; then where the giver has most tasks of the kind.
-    #[expect(clippy::cast_precision_loss, reason = "only compared")]
+    /// The node on which a task of `giver` helps the lifted job most: where its whole shape then
+    /// is closest to fitting; then where the giver has most tasks of the kind. None where it
+    /// helps nowhere, as it frees nothing that is short.
     pub(crate) fn best_node(
         &self,
         giver: usize,
@@ -159,17 +208,35 @@ impl Round<'_> {
         let demand = self.room.demand(giver);
         let freed = if kind == Kind::Server { &demand.server } else { &demand.worker };
         let count = |here: &Shape| if kind == Kind::Server { here.servers } else { here.workers };
-        let fit = |node: usize| {
-            let left = self.room.left(node, View::Then).zip(freed).map(|(left, more)| left + more);
-            let needs = self.room.demand(job).of(shape);
-            let parts = left.zip(needs).filter(|(_, need)| *need > 0);
-            parts.map(|(left, need)| left as f64 / need as f64).fold(1.0, f64::min)
-        };
         let spots = self.room.hold(giver).goal.iter().filter(|(_, here)| count(here) > 0);
         spots
-            .map(|(node, here)| (fit(*node), count(here), *node))
-            .max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)))
+            .filter_map(|(node, here)| Some((self.help(*node, freed, job, shape)?, here, *node)))
+            .max_by(|a, b| {
+                a.0.total_cmp(&b.0).then(count(a.1).cmp(&count(b.1))).then(a.2.cmp(&b.2))
+            })
             .map(|(_, _, node)| node)
+    }
+
+    /// Where a job has most tasks of a kind.
+    fn fullest_node(&self, giver: usize, kind: Kind) -> Option<usize> {
+        let spots = self.room.hold(giver).goal.iter();
+        let count = |here: Shape| if kind == Kind::Server { here.servers } else { here.workers };
+        spots.map(|(node, here)| (count(*here), *node)).max().map(|(_, node)| node)
+    }
+
+    /// How much of the scarcest kind for `shape` a node has once `freed` is given up there, in 0
+    /// to 1; none where the node lacks nothing that is freed.
+    #[expect(clippy::cast_precision_loss, reason = "only compared")]
+    fn help(&self, node: usize, freed: &[i128], job: usize, shape: Shape) -> Option<f64> {
+        let (mut scarcest, mut helps) = (1.0_f64, false);
+        let needs = self.room.demand(job).of(shape);
+        for ((left, more), need) in self.room.left(node, View::Then).zip(freed).zip(needs) {
+            if need > 0 {
+                helps |= *more > 0 && left < need;
+                scarcest = scarcest.min((left + more) as f64 / need as f64);
+            }
+        }
+        helps.then_some(scarcest)
     }
 
     fn take(&mut self, one: Taken) {
@@ -203,7 +270,8 @@ impl Round<'_> {
                 if !within(to, kind.taken_from(held)) || kind.taken_from(held) == held {
                     break;
                 }
-                let Some(node) = self.best_node(giver, kind, job, shape) else { break };
+                let best = self.best_node(giver, kind, job, shape);
+                let Some(node) = best.or_else(|| self.fullest_node(giver, kind)) else { break };
                 self.take(Taken { from: giver, node, kind });
             }
         }

@@ -51,14 +51,14 @@ pub struct Claim<'a> {
 }
 
 /// One of the two kinds of task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Server,
     Worker,
 }
 
 impl Kind {
-    const BOTH: [Self; 2] = [Self::Server, Self::Worker];
+    pub(crate) const BOTH: [Self; 2] = [Self::Server, Self::Worker];
 
     pub(crate) fn added_to(self, shape: Shape) -> Shape {
         match self {
@@ -128,24 +128,30 @@ impl Gains<'_> {
         self.gain(shape, more, kind).filter(|gain| *gain > 0.0)
     }
 
-    /// The task whose loss matters least, with that loss; none at the least shape.
-    pub(crate) fn least_loss(&self, shape: Shape) -> Option<(Kind, f64)> {
-        let loss = |kind: Kind| {
-            let fewer = kind.taken_from(shape);
-            (fewer != shape && within(self.least, fewer))
-                .then(|| (kind, self.gain(fewer, shape, kind).unwrap_or(0.0)))
-        };
+    /// What the loss of one task of this kind matters; none where that would go below the least
+    /// shape.
+    pub(crate) fn loss(&self, shape: Shape, kind: Kind) -> Option<f64> {
+        let fewer = kind.taken_from(shape);
+        (fewer != shape && within(self.least, fewer))
+            .then(|| self.gain(fewer, shape, kind).unwrap_or(0.0))
+    }
+
+    /// The task whose loss matters least; none at the least shape.
+    fn least_loss(&self, shape: Shape) -> Option<Kind> {
+        let losses =
+            Kind::BOTH.into_iter().filter_map(|kind| Some((kind, self.loss(shape, kind)?)));
         // Of equal ones the worker goes: it usually takes more.
-        Kind::BOTH.into_iter().filter_map(loss).min_by(|(a_kind, a), (b_kind, b)| {
+        let least = losses.min_by(|(a_kind, a), (b_kind, b)| {
             a.total_cmp(b).then((*a_kind == Kind::Server).cmp(&(*b_kind == Kind::Server)))
-        })
+        });
+        least.map(|(kind, _)| kind)
     }
 
     /// `from`, then ever smaller shapes down to the least, the least loss undone first.
     pub(crate) fn shrinking(&self, from: Shape) -> Vec<Shape> {
         let mut shapes = vec![from];
         let mut shape = from;
-        while let Some((kind, _)) = self.least_loss(shape) {
+        while let Some(kind) = self.least_loss(shape) {
             shape = kind.taken_from(shape);
             shapes.push(shape);
         }

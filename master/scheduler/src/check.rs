@@ -16,8 +16,8 @@ use crate::snapshot::{JobInput, NodeInput, Snapshot, Want};
 /// - a new placement is sorted, without empty or double shares, on open nodes only, and its
 ///   shape is within the job's bounds, among the shapes offered, or the one pinned;
 /// - at once, with every job counted by the larger of what it holds and what it is to hold, no
-///   node that gets something new is pushed over its capacity; and in the end, with what each
-///   job is to hold, none of these is over;
+///   node on which a job gets more than it held is pushed over its capacity; and in the end, with
+///   what each job is to hold, none of these is over;
 /// - every number is finite and every decision has its sentence.
 #[must_use]
 pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
@@ -154,7 +154,7 @@ struct Load {
     present: BTreeMap<String, u128>,
     at_once: BTreeMap<String, u128>,
     at_end: BTreeMap<String, u128>,
-    /// Of the new placements alone.
+    /// Of the new placements alone that do not only give up tasks here.
     new: BTreeMap<String, u128>,
 }
 
@@ -217,7 +217,10 @@ fn loads<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> BTreeMap<&'a NodeId, Loa
             add(&mut load.present, &now);
             add(&mut load.at_once, &larger(&now, &later));
             add(&mut load.at_end, &later);
-            if is_new {
+            let share =
+                |shares: &BTreeMap<&NodeId, Shape>| shares.get(node).copied().unwrap_or_default();
+            let (held, gets) = (share(&before), share(&after));
+            if is_new && (gets.servers > held.servers || gets.workers > held.workers) {
                 add(&mut load.new, &later);
             }
         }

@@ -129,7 +129,11 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, demand: &Demand, total: &[i12
             worker_share: dominant_share(&demand.worker, total),
         },
         young,
-        cost_s: if cost_s.is_finite() && cost_s >= 0.0 { cost_s } else { RESCALE_COST_UNKNOWN_S },
+        cost_s: if cost_s.is_finite() && cost_s >= 0.0 {
+            cost_s.abs()
+        } else {
+            RESCALE_COST_UNKNOWN_S
+        },
         since_change_ms: input.current.as_ref().map_or(0, |current| current.since_change_ms),
     }
 }

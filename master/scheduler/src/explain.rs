@@ -39,7 +39,9 @@ pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
             }
             reason.text = text(round, job, &verb, &reason);
             let entry = &round.entries[job];
-            if entry.young && entry.gains.progress.is_some() {
+            let counts = !matches!(verb, Verb::Wait | Verb::Evict)
+                && matches!(entry.standing, Standing::Running | Standing::Waiting);
+            if counts && entry.young && entry.gains.progress.is_some() {
                 reason.text.push_str("; its end is not known yet");
             }
             Decision { job: round.entries[job].input.id, verb, reason }
@@ -143,7 +145,8 @@ fn no_room(round: &Round<'_>, job: usize, reason: &Reason) -> String {
     let least = round.entries[job].gains.least;
     match reason.nodes_refused.first() {
         Some((why, nodes)) => {
-            format!("no room for its least shape {least}: {why} on {nodes} nodes")
+            let nodes = count(usize::try_from(*nodes).unwrap_or(usize::MAX), "node");
+            format!("no room for its least shape {least}: {why} on {nodes}")
         }
         None => format!("no room for its least shape {least}"),
     }
@@ -152,22 +155,19 @@ fn no_room(round: &Round<'_>, job: usize, reason: &Reason) -> String {
 /// Names the jobs that give up tasks on the nodes kept for this one.
 fn waits_for(round: &Round<'_>, job: usize) -> String {
     let goal = &round.room.hold(job).goal;
-    let gives = |giver: &&usize| {
-        let hold = round.room.hold(**giver);
+    let gives = |giver: &usize| {
+        let hold = round.room.hold(*giver);
         let on = |spots: &[(usize, Shape)], node: usize| {
             spots.iter().find(|(at, _)| *at == node).map_or_else(Shape::default, |(_, here)| *here)
         };
-        goal.iter().any(|(node, _)| !within(on(&hold.current, *node), on(&hold.next, *node)))
+        hold.next != hold.current
+            && goal.iter().any(|(node, _)| !within(on(&hold.current, *node), on(&hold.next, *node)))
     };
-    let mut names: Vec<String> = round
-        .forced
-        .keys()
-        .chain(round.giving.keys())
-        .filter(|giver| **giver != job)
+    let names: Vec<String> = (0..round.entries.len())
+        .filter(|giver| *giver != job)
         .filter(gives)
-        .map(|giver| round.entries[*giver].input.id.to_string())
+        .map(|giver| round.entries[giver].input.id.to_string())
         .collect();
-    names.dedup();
     let what = shape_of(goal);
     match names.as_slice() {
         [] => format!("waits until the room kept for its {what} is free"),

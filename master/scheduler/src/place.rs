@@ -85,13 +85,41 @@ const CANDIDATES_FIRST: usize = crate::room::NODES_ALL;
 /// uneven counts can still be beaten.
 const CANDIDATES_MORE: usize = 2;
 
+/// Candidates where tasks beyond the least shape are placed, or as many as there are tasks: in a
+/// large cluster that is almost full it costs too much to search every node for the last gaps.
+const CANDIDATES_EXTRA: usize = 64;
+
 /// Places a lifted job; takes nothing. With at most [`CANDIDATES_FIRST`] nodes the result is the
-/// best of all; with more, the best on the roomiest nodes. It finds a place whenever there is one.
+/// best of all; with more, the best on the roomiest nodes. A place is found whenever there is one.
 pub(crate) fn find(
     room: &Room<'_>,
     job: usize,
     shape: Shape,
     view: View,
+    scratch: &mut Scratch,
+) -> Option<Spots> {
+    find_among(room, job, shape, (view, room.node_count()), scratch)
+}
+
+/// As [`find`], for a shape that may be shrunk instead: among more than [`CANDIDATES_EXTRA`]
+/// nodes a place can be missed.
+pub(crate) fn find_extra(
+    room: &Room<'_>,
+    job: usize,
+    shape: Shape,
+    view: View,
+    scratch: &mut Scratch,
+) -> Option<Spots> {
+    let tasks = shape.servers.saturating_add(shape.workers);
+    let most = CANDIDATES_EXTRA.max(usize::try_from(tasks).unwrap_or(usize::MAX));
+    find_among(room, job, shape, (view, most), scratch)
+}
+
+fn find_among(
+    room: &Room<'_>,
+    job: usize,
+    shape: Shape,
+    (view, most): (View, usize),
     scratch: &mut Scratch,
 ) -> Option<Spots> {
     let demand = room.demand(job);
@@ -101,25 +129,37 @@ pub(crate) fn find(
     }
     let mut count = CANDIDATES_FIRST;
     loop {
-        let candidates = room.candidates(job, count);
-        let mut offers: Vec<Offer> = candidates
-            .iter()
-            .filter_map(|node| {
-                let left: Amounts = room.left(*node, view).collect();
-                offer(shape, demand, *node, &left)
-            })
-            .collect();
-        offers.sort_by_key(|offer| offer.node);
-        if room.node_count() > CANDIDATES_FIRST && !is_alone(shape, &offers) {
-            let kept = wide::fewest(shape, offers, CANDIDATES_MORE);
-            offers = kept.unwrap_or_default();
-        }
-        let found = choose(shape, &offers, scratch);
-        if found.is_some() || count >= room.node_count() {
+        let (candidates, are_all) = room.candidates(job, view, count);
+        let found = find_on(room, job, shape, (view, &candidates), scratch);
+        let most = room.node_count().min(most);
+        if found.is_some() || are_all || count >= most {
             return found;
         }
-        count = count.saturating_mul(4);
+        count = count.saturating_mul(4).min(most);
     }
+}
+
+/// Places a lifted job on some of the nodes only.
+pub(crate) fn find_on(
+    room: &Room<'_>,
+    job: usize,
+    shape: Shape,
+    (view, nodes): (View, &[usize]),
+    scratch: &mut Scratch,
+) -> Option<Spots> {
+    let demand = room.demand(job);
+    let mut offers: Vec<Offer> = nodes
+        .iter()
+        .filter_map(|node| {
+            let left: Amounts = room.left(*node, view).collect();
+            offer(shape, demand, *node, &left)
+        })
+        .collect();
+    offers.sort_unstable_by_key(|offer| offer.node);
+    if room.node_count() > CANDIDATES_FIRST && !is_alone(shape, &offers) {
+        offers = wide::fewest(shape, offers, CANDIDATES_MORE)?;
+    }
+    choose(shape, &offers, scratch)
 }
 
 /// True where one node could carry all.
@@ -134,27 +174,29 @@ fn carries(offer: &Offer, shape: Shape) -> bool {
 
 /// What a node can carry, up to the shape; none where that is nothing.
 fn offer(shape: Shape, demand: &Demand, node: usize, left: &[i128]) -> Option<Offer> {
-    let mut workers = Vec::new();
-    for servers in 0..=shape.servers {
-        let after =
-            left.iter().zip(&demand.server).map(|(left, each)| left - each * i128::from(servers));
+    // Most workers beside so many servers; none where these do not fit themselves.
+    let workers_beside = |servers: u32| {
         let mut most = shape.workers;
-        let mut fits = true;
-        for ((after, each_server), each) in after.zip(&demand.server).zip(&demand.worker) {
-            fits &= after >= 0 || *each_server == 0 || servers == 0;
-            if *each > 0 {
+        for (left, (server, worker)) in left.iter().zip(demand.server.iter().zip(&demand.worker)) {
+            let after = left - server * i128::from(servers);
+            if after < 0 && *server > 0 && servers > 0 {
+                return None;
+            }
+            if *worker > 0 {
                 // Both are amounts of one node and one task; narrow numbers divide faster.
-                let (after, each) = (u64::try_from(after.max(0)), u64::try_from(*each));
+                let (after, each) = (u64::try_from(after.max(0)), u64::try_from(*worker));
                 let room = after.unwrap_or(u64::MAX) / each.unwrap_or(u64::MAX);
                 most = most.min(u32::try_from(room).unwrap_or(u32::MAX));
             }
         }
-        if !fits {
-            break;
-        }
-        workers.push(most);
+        Some(most)
+    };
+    // Most nodes of a full cluster end here, before anything is allocated.
+    if workers_beside(0) == Some(0) && workers_beside(1).is_none() {
+        return None;
     }
-    (workers.len() > 1 || workers[0] > 0).then_some(Offer { node, workers })
+    let workers = (0..=shape.servers).map_while(workers_beside).collect();
+    Some(Offer { node, workers })
 }
 
 /// Chooses spots among offers sorted by node.

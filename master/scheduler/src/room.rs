@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{NodeId, NodeShare, Placement, Resources, Shape};
 
+use crate::allocate::dominant_share;
 use crate::snapshot::{JobInput, NodeInput};
 
 /// Tasks of one job on nodes, by index and ascending.
@@ -274,21 +275,51 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Open nodes to place a job on: at most `count`, those with most left of the kind that its
-    /// tasks need the largest share of, by falling amount.
-    pub(crate) fn candidates(&self, job: usize, count: usize) -> Vec<usize> {
-        if self.order.is_empty() || count >= self.nodes.len() {
-            return (0..self.nodes.len()).filter(|node| self.nodes[*node].open).collect();
-        }
+    /// Open nodes to place a job on: `count` that can take a worker and `count` that can take a
+    /// server, those with most left of the kind of which its tasks need the largest share, by
+    /// falling amount. In a small cluster all that can take a task. The flag tells that there are
+    /// no others.
+    pub(crate) fn candidates(&self, job: usize, view: View, count: usize) -> (Vec<usize>, bool) {
         let demand = &self.demands[job];
+        let takes = |node: usize| {
+            let (mut worker, mut server) = (true, true);
+            for (kind, left) in self.left(node, view).enumerate() {
+                worker &= demand.worker[kind] <= left || demand.worker[kind] == 0;
+                server &= demand.server[kind] <= left || demand.server[kind] == 0;
+            }
+            (worker, server)
+        };
+        if self.order.is_empty() {
+            let open = (0..self.nodes.len()).filter(|node| self.nodes[*node].open);
+            return (open.filter(|node| takes(*node) != (false, false)).collect(), true);
+        }
+        // Of equal kinds the later one: GPUs before memory before CPUs.
         let share = |kind: usize| {
             let need = demand.worker[kind].max(demand.server[kind]);
-            // Per mille of what is left, which orders kinds of different units.
-            need.saturating_mul(1000) / self.total_then[kind].max(1)
+            dominant_share(&[need], &[self.total_then[kind]])
         };
-        // The scarcer of equal kinds: GPUs before memory before CPUs.
-        let kind = (0..3).rev().max_by_key(|kind| (share(*kind), *kind)).unwrap_or(0);
-        self.order[kind].iter().take(count).map(|(_, node)| *node).collect()
+        let kind = (0..3).max_by(|a, b| share(*a).total_cmp(&share(*b))).unwrap_or(0);
+        // Once a node has not enough of this kind for either task, no later one has.
+        let needed = demand.worker[kind].min(demand.server[kind]);
+        let (mut for_workers, mut for_servers) = (0, 0);
+        let (mut chosen, mut others) = (Vec::new(), false);
+        for (left, node) in &self.order[kind] {
+            if left.0 < needed {
+                break;
+            }
+            if for_workers >= count && for_servers >= count {
+                return (chosen, false);
+            }
+            let (worker, server) = takes(*node);
+            if (worker && for_workers < count) || (server && for_servers < count) {
+                for_workers += usize::from(worker);
+                for_servers += usize::from(server);
+                chosen.push(*node);
+            } else if worker || server {
+                others = true;
+            }
+        }
+        (chosen, !others)
     }
 
     /// Spots of a placement; the flag tells that a node of it is not here.

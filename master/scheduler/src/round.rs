@@ -19,7 +19,7 @@ use crate::allocate::{Claim, allocate, dominant_share, within};
 use crate::entry::{Aim, Entry, Standing, entries};
 use crate::explain;
 use crate::hysteresis::{Change, sound};
-use crate::place::{Scratch, find};
+use crate::place::{Scratch, find, find_extra};
 use crate::plan::Plan;
 use crate::room::{Room, Spots, View, shape_of};
 use crate::snapshot::{Policy, Snapshot};
@@ -213,7 +213,7 @@ impl<'a> Round<'a> {
             // The largest first: it often fits.
             let middle =
                 if low == 0 && high == shapes.len() { 0 } else { usize::midpoint(low, high) };
-            match find(&self.room, job, shapes[middle], View::Both, self.scratch) {
+            match find_extra(&self.room, job, shapes[middle], View::Both, self.scratch) {
                 Some(spots) => {
                     best = Some((shapes[middle], spots));
                     high = middle;
@@ -354,7 +354,7 @@ impl<'a> Round<'a> {
             }
             self.shrink_in_place(*giver, self.allocated[*giver], job, shape);
             given.push(*giver);
-            found = find(&self.room, job, shape, View::Then, self.scratch);
+            found = find_extra(&self.room, job, shape, View::Then, self.scratch);
             if found.is_some() {
                 break;
             }

@@ -60,25 +60,37 @@ fn want() -> impl Strategy<Value = Want> {
     prop_oneof![
         4 => (speed(number().boxed()), proptest::option::of(remaining))
             .prop_map(|(speed, remaining)| Want::Share { speed, remaining }),
+        4 => (speed((0.001..1.0_f64).boxed()), 1.0..1e6_f64)
+            .prop_map(|(speed, steps)| crate::world::share(speed, steps)),
         1 => proptest::collection::vec(counts(4), 0..4).prop_map(|shapes| Want::Profile { shapes }),
         1 => counts(3).prop_map(|shape| Want::Pinned { shape }),
     ]
 }
 
 fn job(nodes: usize) -> impl Strategy<Value = JobInput> {
-    let shares = proptest::collection::btree_map(0..nodes + 1, counts(2), 1..3);
+    // One node more than there are: it may be gone.
+    let on = prop_oneof![9 => 0..nodes, 1 => Just(nodes)];
+    let shares = proptest::collection::btree_map(on, counts(2), 1..3);
     let current = (shares, prop::bool::ANY, 0_u64..200_000).prop_map(|(shares, movable, since)| {
-        let shares = shares.into_iter().filter(|(_, here)| !here.is_empty()).map(|(at, here)| {
-            model::NodeShare {
-                node: node_id(&format!("n{at}")),
-                servers: here.servers,
-                workers: here.workers,
-            }
-        });
+        let first = shares.keys().next().copied();
+        let shares =
+            shares.into_iter().filter(|(_, here)| !here.is_empty()).map(|(at, mut here)| {
+                // A server and a worker at least, in most cases.
+                if Some(at) == first {
+                    here = Shape::new(here.servers.max(1), here.workers + 1);
+                }
+                model::NodeShare {
+                    node: node_id(&format!("n{at:02}")),
+                    servers: here.servers,
+                    workers: here.workers,
+                }
+            });
         Current { placement: Placement(shares.collect()), movable, since_change_ms: since }
     });
-    let task = prop_oneof![6 => amounts(4), 1 => amounts(u64::MAX)];
-    let bounds = (counts(2), prop_oneof![6 => counts(6), 1 => counts(u32::MAX)]);
+    let task = prop_oneof![8 => amounts(2), 1 => amounts(4), 1 => amounts(u64::MAX)];
+    let least = prop_oneof![8 => Just(Shape::new(1, 1)), 2 => counts(2)];
+    let most = prop_oneof![8 => Just(Shape::new(6, 6)), 2 => counts(6), 1 => counts(u32::MAX)];
+    let bounds = (least, most);
     (
         (task.clone(), task, bounds, number(), number()),
         (0_u64..5, proptest::option::of(current), want()),
@@ -101,7 +113,15 @@ fn job(nodes: usize) -> impl Strategy<Value = JobInput> {
 }
 
 fn world() -> impl Strategy<Value = Snapshot> {
-    let capacity = prop_oneof![8 => amounts(16), 1 => amounts(u64::MAX)];
+    let capacity = prop_oneof![
+        8 => (8_u64..30, 8_u64..30, 0_u64..20).prop_map(|(cpus, memory, gpus)| {
+            let mut resources = Resources::new(cpus, memory, gpus);
+            resources.named.insert("licence".to_owned(), cpus);
+            resources
+        }),
+        1 => amounts(9),
+        1 => amounts(u64::MAX)
+    ];
     let held = prop_oneof![6 => Just(Resources::default()), 1 => amounts(9)];
     let node = (capacity, held, prop::bool::weighted(0.9));
     (1_usize..5, proptest::collection::vec(node, 5))
@@ -115,7 +135,7 @@ fn world() -> impl Strategy<Value = Snapshot> {
             let nodes = (0..)
                 .zip(nodes)
                 .map(|(at, (capacity, held, open))| NodeInput {
-                    id: node_id(&format!("n{at}")),
+                    id: node_id(&format!("n{at:02}")),
                     capacity,
                     held,
                     open,
@@ -125,19 +145,41 @@ fn world() -> impl Strategy<Value = Snapshot> {
         })
 }
 
-/// Sound jobs that start with nothing, on sound nodes.
-fn calm_world() -> impl Strategy<Value = Snapshot> {
+/// A waiting job whose least shape has room beside what runs.
+fn overlooked(world: &Snapshot) -> Option<JobId> {
+    let left: Vec<_> = world
+        .nodes
+        .iter()
+        .map(|node| {
+            let mut left = node.capacity.clone();
+            for job in &world.jobs {
+                let current = job.current.as_ref().map(|current| current.placement.on(&node.id));
+                let here = current.unwrap_or_default();
+                left = left.minus_saturating(&here.demand(&job.worker, &job.server));
+            }
+            (node.id.clone(), left)
+        })
+        .collect();
+    let waits = |job: &&JobInput| {
+        let fits = scheduler::place::place(job.min, &job.server, &job.worker, &left);
+        job.current.is_none() && fits.is_some()
+    };
+    world.jobs.iter().find(waits).map(|job| job.id)
+}
+
+/// Sound jobs that start with nothing, on at most this many sound nodes.
+fn calm_world(nodes_max: usize) -> impl Strategy<Value = Snapshot> {
     let theta = 0.001..1.0_f64;
     let job = (speed(theta.boxed()), 1.0..1e6_f64, 0.0..60.0_f64, 1_u64..4, 1_u64..4);
     let node = (4_u64..16, 4_u64..16);
-    (proptest::collection::vec(node, 1..6), proptest::collection::vec(job, 1..7)).prop_map(
+    (proptest::collection::vec(node, 1..=nodes_max), proptest::collection::vec(job, 1..7)).prop_map(
         |(nodes, jobs)| Snapshot {
             revision: 1,
             now: Millis(1),
             nodes: (0..)
                 .zip(nodes)
                 .map(|(at, (cpus, memory))| NodeInput {
-                    id: node_id(&format!("n{at}")),
+                    id: node_id(&format!("n{at:02}")),
                     capacity: Resources::new(cpus, memory, 0),
                     held: Resources::default(),
                     open: true,
@@ -173,7 +215,7 @@ proptest! {
     /// Jobs arrive one by one; after each, the plans are carried out until nothing moves. Then
     /// nothing moves any more, and that comes soon.
     #[test]
-    fn things_come_to_rest(world in calm_world()) {
+    fn things_come_to_rest(world in prop_oneof![3 => calm_world(5), 1 => calm_world(30)]) {
         let mut now = Snapshot { jobs: Vec::new(), ..world.clone() };
         for job in world.jobs {
             now.jobs.push(job);
@@ -187,8 +229,7 @@ proptest! {
                 rounds += 1;
                 prop_assert!(rounds < 12, "no rest: {plan:#?}");
             }
-            // Who still waits is one for whom nobody could give way.
-            prop_assert_eq!(planned(&now), planned(&now));
+            prop_assert_eq!(overlooked(&now), None);
         }
     }
 
@@ -196,7 +237,7 @@ proptest! {
     /// it, their decisions are as without it.
     #[test]
     fn an_absurd_job_does_not_disturb_the_others(
-        world in calm_world(), theta in proptest::collection::vec(number(), 5),
+        world in calm_world(5), theta in proptest::collection::vec(number(), 5),
         numbers in (number(), number(), number()),
     ) {
         let before = planned(&world);

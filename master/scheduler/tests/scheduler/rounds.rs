@@ -262,3 +262,34 @@ fn an_absurd_policy_counts_as_the_default() {
     let odd = Policy { hysteresis_factor: f64::NAN, young_factor: -1.0, ..Policy::default() };
     assert_eq!(plan(&world, &odd, &mut Cache::default()), planned(&world));
 }
+
+#[test]
+fn in_a_larger_cluster_a_few_tasks_make_the_room() {
+    // Twenty nodes, full to the last half CPU with one job that uses them all.
+    let names: Vec<String> = (1..=20).map(|at| format!("n{at:02}")).collect();
+    let shares: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 2)).collect();
+    let mut speed = scalable();
+    speed.theta = vec![0.1, 0.01, 0.02, 1e-5, 1e-5];
+    let mut one = running(job(1, share(speed, 1e9)), &shares);
+    one.max = Shape::new(20, 40);
+    let mut world = snapshot(nodes(20, &resources(2500, 64, 0)), vec![one]);
+    for id in 2..=4 {
+        let mut small = job(id, share(scalable(), 10.0));
+        small.max = Shape::new(1, 1);
+        world.jobs.push(small);
+    }
+    let first = planned(&world);
+    let shrunk = shape_of(verb_of(&first, 1)).unwrap();
+    assert!(shrunk.workers >= 34, "three small jobs need three nodes at most: {shrunk}");
+    for id in 2..=4 {
+        assert_eq!(verb_of(&first, id), &Verb::Wait);
+    }
+    carry_out(&mut world, &first);
+    let second = planned(&world);
+    for id in 2..=4 {
+        assert_eq!(shape_of(verb_of(&second, id)), Some(Shape::new(1, 1)), "{second:#?}");
+    }
+    assert_eq!(verb_of(&second, 1), &Verb::Keep);
+    carry_out(&mut world, &second);
+    assert!(is_still(&planned(&world)));
+}
