@@ -274,6 +274,8 @@ impl Control {
         }
         self.told(asked, Some(id), None, "resumed");
         self.transit(id, JobEvent::Resume);
+        // The time in between was the operator's, not a fault's.
+        self.job_mut(id).gap_since = None;
         self.ask_round("a job was resumed");
         self.done(asked, id, "QUEUED; the next round places it")
     }

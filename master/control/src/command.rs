@@ -14,16 +14,33 @@ use crate::record::Write;
 pub enum Command {
     /// All of these or none, flushed and synced.
     Persist(Vec<Write>),
-    Reply { request: RequestKey, reply: Box<Reply> },
-    SendDesired { node: NodeId, session: SessionId, desired: Desired },
+    Reply {
+        request: RequestKey,
+        reply: Box<Reply>,
+    },
+    SendDesired {
+        node: NodeId,
+        session: SessionId,
+        desired: Desired,
+    },
     /// Close a connection, in words: a second agent of one name, say.
-    Disconnect { session: SessionId, reason: String },
+    Disconnect {
+        session: SessionId,
+        reason: String,
+    },
     /// Run `scheduler::plan` and the checker on a thread of their own.
-    Plan { snapshot: Box<Snapshot>, policy: Policy },
+    Plan {
+        snapshot: Box<Snapshot>,
+        policy: Policy,
+    },
     /// Verify the parts, then publish the manifest.
     Publish(Box<Publish>),
     /// Remove a checkpoint's manifest, then its folder.
-    RemoveCheckpoint { job: JobId, manifest_url: Option<String>, directory: String },
+    RemoveCheckpoint {
+        job: JobId,
+        manifest_url: Option<String>,
+        directory: String,
+    },
 }
 
 /// What a manifest says.

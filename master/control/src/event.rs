@@ -20,9 +20,20 @@ pub enum Event {
     /// Time has passed: some timer may be due.
     Tick,
     /// An agent connected and introduced itself.
-    NodeConnected { node: NodeId, session: SessionId, introduction: Box<Introduction> },
-    Heartbeat { node: NodeId, session: SessionId, heartbeat: Box<Heartbeat> },
-    NodeDisconnected { node: NodeId, session: SessionId },
+    NodeConnected {
+        node: NodeId,
+        session: SessionId,
+        introduction: Box<Introduction>,
+    },
+    Heartbeat {
+        node: NodeId,
+        session: SessionId,
+        heartbeat: Box<Heartbeat>,
+    },
+    NodeDisconnected {
+        node: NodeId,
+        session: SessionId,
+    },
     /// An operator's change.
     Change {
         request: RequestKey,
@@ -34,7 +45,11 @@ pub enum Event {
     },
     /// The planning thread is done. `refused` holds the checker's findings, empty where the plan
     /// is sound; a plan with findings is not applied.
-    RoundFinished { plan: Plan, refused: Vec<String>, elapsed_s: f64 },
+    RoundFinished {
+        plan: Plan,
+        refused: Vec<String>,
+        elapsed_s: f64,
+    },
     /// The manifest of a checkpoint is on stable storage, or could not be written.
     Published {
         job: JobId,

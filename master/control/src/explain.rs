@@ -17,7 +17,9 @@ impl Control {
     /// The reason beside a phase, in one line.
     pub(crate) fn reason(&self, job: &Job) -> String {
         let mut text = self.phase_reason(job);
-        for extra in [self.silence(job), self.loss_note(job), self.wish_note(job)].into_iter().flatten() {
+        for extra in
+            [self.silence(job), self.loss_note(job), self.wish_note(job)].into_iter().flatten()
+        {
             if !text.is_empty() {
                 text.push_str("; ");
             }
@@ -126,7 +128,9 @@ impl Control {
         let need_s = model::time::seconds(self.settings.profile_ms);
         let measured = job.live.as_ref().and_then(|live| live.measured);
         let have_s = measured.map_or(0.0, |(_, seconds)| seconds.min(need_s));
-        format!("measuring {shape}, {have_s:.0} of {need_s:.0} s; {count} of at most {max} shapes done")
+        format!(
+            "measuring {shape}, {have_s:.0} of {need_s:.0} s; {count} of at most {max} shapes done"
+        )
     }
 
     fn next_words(&self, next: &Next) -> String {
@@ -181,7 +185,9 @@ impl Control {
     fn wish_note(&self, job: &Job) -> Option<String> {
         let words = match (job.record.wish?, job.phase()) {
             (Wish::Pause, Phase::Running { .. } | Phase::Starting { .. }) => "about to pause",
-            (Wish::Cancel, Phase::Running { .. } | Phase::Starting { .. }) => "about to be cancelled",
+            (Wish::Cancel, Phase::Running { .. } | Phase::Starting { .. }) => {
+                "about to be cancelled"
+            }
             (Wish::Checkpoint | Wish::Pause | Wish::Cancel, _) => return None,
         };
         Some(words.to_owned())
@@ -195,7 +201,9 @@ impl Control {
         }
         if job.record.barred_rounds > 0 {
             let rounds = job.record.barred_rounds;
-            notes.push(format!("not asked to move for {rounds} more rounds, as a checkpoint failed"));
+            notes.push(format!(
+                "not asked to move for {rounds} more rounds, as a checkpoint failed"
+            ));
         }
         if let Some(shape) = job.wanted_shape() {
             let until = if job.record.pinned.is_some() { "until unpin" } else { "once" };
@@ -219,7 +227,8 @@ impl Control {
         if let Some((round, at, entry)) = &job.decision {
             view.round = Some(*round);
             view.round_at = Some(*at);
-            view.decision = format!("{} {} to {}: {}", entry.verb, entry.from, entry.to, entry.reason);
+            view.decision =
+                format!("{} {} to {}: {}", entry.verb, entry.from, entry.to, entry.reason);
             if let Some(speed) = entry.predicted_steps_per_s {
                 let _ = write!(view.decision, "; predicted {speed:.3} steps/s");
             }

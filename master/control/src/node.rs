@@ -40,8 +40,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(record: NodeRecord) -> Self {
-        let reach =
-            if record.gone.is_some() { Reachability::Gone } else { Reachability::Suspect };
+        let reach = if record.gone.is_some() { Reachability::Gone } else { Reachability::Suspect };
         Self {
             record,
             reach,
@@ -70,11 +69,6 @@ impl Node {
 
     pub(crate) fn is_up(&self) -> bool {
         self.reach == Reachability::Up
-    }
-
-    /// What is left for new tasks; zero where capacity shrank under running work.
-    pub(crate) fn free(&self) -> Resources {
-        self.record.capacity.minus_saturating(&self.used).minus_saturating(&self.strangers_use)
     }
 
     /// Judges the node's age. `judge_from` is when judging began: a start of the master, or the

@@ -29,11 +29,7 @@ pub struct Holder {
 
 impl HostPorts {
     /// The next port of `range`, both ends included; none where all are held.
-    pub(crate) fn take(
-        &mut self,
-        range: (u16, u16),
-        holder: Holder,
-    ) -> Option<u16> {
+    pub(crate) fn take(&mut self, range: (u16, u16), holder: Holder) -> Option<u16> {
         let (first, last) = range;
         let span = u32::from(last.saturating_sub(first)) + 1;
         let mut port = self.cursor.filter(|port| (first..=last).contains(port)).unwrap_or(last);

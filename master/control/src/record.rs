@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
-    BootId, CheckpointId, Generation, Incarnation, JobId, JobSpec, Mode, NodeId, Placement,
-    Resources, RoundId, Shape, UnixMs,
+    BootId, CheckpointId, Generation, Incarnation, JobId, JobSpec, NodeId, Placement, Resources,
+    RoundId, Shape, UnixMs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,9 +57,7 @@ impl Key {
             Self::Round(round) => number(3, round.0),
             Self::Node(node) => text(4, node.as_str()),
             Self::Speed(SpeedKey::Job(job)) => number(5, job.0),
-            Self::Speed(SpeedKey::Model { key, mode, batch }) => {
-                text(6, &format!("{} {batch} {key}", mode.name()))
-            }
+            Self::Speed(SpeedKey::Model { key, rule }) => text(6, &format!("{rule} {key}")),
             Self::Ports(host) => text(7, host),
         }
     }
@@ -202,8 +200,11 @@ pub struct NodeRecord {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SpeedKey {
     Job(JobId),
-    /// `batch` in words: jobs of another batch rule have another speed function.
-    Model { key: String, mode: Mode, batch: String },
+    /// `rule` is mode and batch in words: another one has another speed function.
+    Model {
+        key: String,
+        rule: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -239,7 +240,7 @@ pub struct RoundRecord {
 }
 
 /// Decisions kept of one round: 1,000 rounds of 4,000 jobs would fill the disk.
-pub const ROUND_JOBS_MAX: usize = 256;
+pub const ROUND_JOBS_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundJob {
@@ -255,4 +256,32 @@ pub struct RoundJob {
     pub placement: Placement,
     pub nodes_refused: Vec<(String, u32)>,
     pub remedy: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_and_sort_as_ids_do() {
+        let model = |rule: &str, key: &str| {
+            Key::Speed(SpeedKey::Model { key: key.to_owned(), rule: rule.to_owned() })
+        };
+        let keys = [
+            Key::Meta,
+            Key::Job(JobId(2)),
+            Key::Job(JobId(10)),
+            Key::Job(JobId(300)),
+            Key::Event(2),
+            Key::Round(RoundId(2)),
+            Key::Node("n1".parse().unwrap()),
+            Key::Speed(SpeedKey::Job(JobId(2))),
+            model("async global 64", "a"),
+            model("sync global 64", "a"),
+            model("sync global 64", "b"),
+            Key::Ports("10.0.0.1".to_owned()),
+        ];
+        let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
+        assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");
+    }
 }

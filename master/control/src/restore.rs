@@ -135,6 +135,7 @@ impl Control {
             rounding: Rounding::default(),
             timers: Timers::default(),
             refused: Refused::new(),
+            fits: (0, 0),
             desired_sets: 0,
             out: Out::default(),
         }

@@ -114,20 +114,17 @@ impl Control {
         &self,
         except: impl Fn(JobId) -> bool,
     ) -> BTreeMap<NodeId, Resources> {
-        let mut end: BTreeMap<NodeId, Resources> = self
-            .nodes
-            .iter()
-            .map(|(id, node)| (id.clone(), node.strangers_use.clone()))
-            .collect();
+        let mut end: BTreeMap<NodeId, Resources> =
+            self.nodes.iter().map(|(id, node)| (id.clone(), node.strangers_use.clone())).collect();
         for id in &self.unfinished {
             if except(*id) {
                 continue;
             }
             let job = self.job(*id);
-            let placement = job.phase().reserved().map_or_else(
-                || job.placement(),
-                |place| place.placement.clone(),
-            );
+            let placement = job
+                .phase()
+                .reserved()
+                .map_or_else(|| job.placement(), |place| place.placement.clone());
             add_placement(&mut end, job, &placement);
         }
         end

@@ -41,7 +41,10 @@ pub(crate) struct InFlight {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
-    Round { cause: String, jobs: u32 },
+    Round {
+        cause: String,
+        jobs: u32,
+    },
     /// Only to answer whether a shape can be placed: nothing of it is applied.
     Try(Box<Resize>),
 }
@@ -126,8 +129,7 @@ impl Control {
 
     fn send_plan(&mut self, snapshot: Snapshot, purpose: Purpose) {
         let since = self.now.mono;
-        self.rounding.in_flight =
-            Some(InFlight { revision: snapshot.revision, since, purpose });
+        self.rounding.in_flight = Some(InFlight { revision: snapshot.revision, since, purpose });
         self.timers.set(Timer::PlanLost, since.plus(PLAN_LOST_MS));
         let policy = self.settings.policy.clone();
         self.out.commands.push(Command::Plan { snapshot: Box::new(snapshot), policy });
@@ -170,7 +172,7 @@ impl Control {
             current.movable = true;
             current.since_change_ms = u64::MAX;
         }
-        let pinned = tried.or(self.job(id).wanted_shape());
+        let pinned = tried.or_else(|| self.job(id).wanted_shape());
         let want = match pinned {
             Some(shape) => Want::Pinned { shape },
             None => self.want(id, capacity),
@@ -225,9 +227,14 @@ impl Control {
 
     fn is_movable(&self, job: &Job) -> bool {
         let shape = job.shape();
-        let measuring = job.is_profiling() && !job.record.measured.contains(&shape);
         let now = self.now.mono;
-        let may_save = job.live.as_ref().is_some_and(|live| live.based && now >= live.save_not_before);
+        // A job that reports no usable times must not hold its place for ever.
+        let patience_ms = self.settings.profile_ms.saturating_mul(20).max(600_000);
+        let measuring = job.is_profiling()
+            && !job.record.measured.contains(&shape)
+            && now.since(job.changed) < patience_ms;
+        let may_save =
+            job.live.as_ref().is_some_and(|live| live.based && now >= live.save_not_before);
         may_save
             && !measuring
             && job.record.wish.is_none()
@@ -251,13 +258,11 @@ impl Control {
             }
             self.end_profiling(id, "every shape that fits was measured");
         }
-        self.refit_loss(id);
+        // Its loss is fitted as reports come in, so that a round does not hold up heartbeats.
         let speed = self.fitted(id);
         let job = self.job(id);
         match speed {
-            Some(speed) => {
-                Want::Share { speed, remaining: left(job).ok().map(|left| left.work) }
-            }
+            Some(speed) => Want::Share { speed, remaining: left(job).ok().map(|left| left.work) },
             // Pinned from its first day, say: any measured shape will do.
             None => {
                 let shape = job.shape();

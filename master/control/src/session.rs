@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use model::agent::{Heartbeat, Introduction, TaskReport, TaskState};
 use model::reason::Reachability;
-use model::{
-    BootId, Generation, Incarnation, JobId, NodeId, OnDisconnect, Resources, Shape,
-    resources::NAMED_MAX,
-};
+use model::{Generation, JobId, NodeId, OnDisconnect, Resources, Shape, resources::NAMED_MAX};
 
 use crate::command::Command;
 use crate::event::SessionId;
+use crate::job::Job;
 use crate::job::phase::Phase;
 use crate::node::Node;
 use crate::record::NodeRecord;
@@ -43,7 +41,11 @@ impl Control {
             introduction;
         let known = self.nodes.get(&id);
         let old_session = known.and_then(|node| node.session);
-        let rebooted = known.is_some_and(|node| node.record.boot_id != boot_id);
+        let rebooted = known.is_some_and(|node| {
+            let before = &node.record.boot_id;
+            // An empty one stands for a node whose record was never written.
+            !before.0.is_empty() && *before != boot_id
+        });
         if let Some(old) = old_session.filter(|old| *old != session) {
             let reason = format!("a newer connection of {id} took its place");
             self.out.commands.push(Command::Disconnect { session: old, reason });
@@ -218,6 +220,8 @@ impl Control {
         }
         if was != Reachability::Up {
             self.set_reach(id, Reachability::Up);
+            // It was armed for a judgement that a silent node has farther ahead.
+            self.timers.cancel(&Timer::Node(id.clone()));
         }
         self.judge_node_later(id);
     }
@@ -227,7 +231,8 @@ impl Control {
         for report in &tasks {
             let life = self.jobs.get(&report.job).and_then(Job::life);
             let known = life.is_some_and(|life| {
-                life.generation == report.generation && life.placement.node_of(report.task) == Some(id)
+                life.generation == report.generation
+                    && life.placement.node_of(report.task) == Some(id)
             });
             if known {
                 self.on_task_report(id, report, was);
@@ -314,8 +319,7 @@ impl Control {
         }
         let grace_until = self.started.mono.plus(self.settings.start_grace_ms);
         let Some(node) = self.nodes.get(id) else { return };
-        let next =
-            node.next_judgement(self.now.mono, self.judge_from, grace_until, &self.settings);
+        let next = node.next_judgement(self.now.mono, self.judge_from, grace_until, &self.settings);
         if let Some(at) = next {
             self.timers.set(timer, at);
         }
@@ -325,7 +329,8 @@ impl Control {
         let grace_until = self.started.mono.plus(self.settings.start_grace_ms);
         let Some(node) = self.nodes.get(id) else { return };
         let judged = node.judged(self.now.mono, self.judge_from, grace_until, &self.settings);
-        if judged != node.reach {
+        // Time alone only makes it worse: to be UP again a node must be heard.
+        if judged > node.reach {
             self.set_reach(id, judged);
         }
         self.judge_node_later(id);
@@ -391,15 +396,7 @@ impl Control {
         self.set_reach(id, Reachability::Gone);
         self.free_ports(|held| held.node == *id);
     }
-
-    /// Present incarnation and boot of a node, for tests of what is remembered.
-    #[must_use]
-    pub fn node_identity(&self, id: &NodeId) -> Option<(Incarnation, BootId)> {
-        self.nodes.get(id).map(|node| (node.record.incarnation, node.record.boot_id.clone()))
-    }
 }
-
-use crate::job::Job;
 
 /// Nodes known at once; a name costs a certificate, so only a mistake comes near.
 const NODES_MAX: usize = 100_000;

@@ -41,6 +41,8 @@ pub struct Control {
     pub(crate) rounding: Rounding,
     pub(crate) timers: Timers,
     pub(crate) refused: Refused,
+    /// Fits of Eqn. (1) in the present second.
+    pub(crate) fits: (u64, u32),
     /// Counts desired sets of this start.
     pub(crate) desired_sets: u64,
     pub(crate) out: Out,
@@ -184,10 +186,10 @@ impl Control {
         self.events.insert(number, event);
         self.out.events.insert(number);
         while self.events.len() > self.settings.events_kept {
-            if let Some((old, _)) = self.events.pop_first() {
-                if !self.out.events.remove(&old) {
-                    self.out.deleted.push(Key::Event(old));
-                }
+            if let Some((old, _)) = self.events.pop_first()
+                && !self.out.events.remove(&old)
+            {
+                self.out.deleted.push(Key::Event(old));
             }
         }
     }
@@ -197,6 +199,7 @@ impl Control {
     pub(crate) fn transit(&mut self, id: JobId, event: JobEvent) -> bool {
         let job = self.job_mut(id);
         let before = job.record.phase.state();
+        let is_stop = matches!(event, JobEvent::Stop { .. });
         let held = job.life().map(|life| (life.generation, life.placement.clone()));
         let phase = std::mem::replace(&mut job.record.phase, Phase::Paused { last: None });
         match phase.on(event) {
@@ -228,7 +231,7 @@ impl Control {
             }
         }
         // One exit of many changes neither what is desired nor what is worth keeping.
-        if before != after || held_generation != generation {
+        if before != after || held_generation != generation || is_stop {
             self.mark_desired(id);
             self.arm_phase_timers(id);
             self.touch(id);

@@ -42,7 +42,9 @@ impl Control {
                 let why = self.why(*job).map(Box::new);
                 why.map(Answer::Why).ok_or_else(|| no_such(format!("no job {job}")))
             }
-            Read::Events { job, after, limit } => Ok(Answer::Events(self.events_after(*job, *after, *limit))),
+            Read::Events { job, after, limit } => {
+                Ok(Answer::Events(self.events_after(*job, *after, *limit)))
+            }
             Read::Rounds { limit } => {
                 let limit = usize::try_from(*limit).unwrap_or(ROWS_MAX).min(ROWS_MAX);
                 let newest = self.rounds.values().rev().take(limit);
@@ -135,7 +137,10 @@ impl Control {
 
     pub(crate) fn job_row(&self, now: Now, job: &Job) -> JobRow {
         let record = &job.record;
-        let speed = self.speed_now(job);
+        let live = job.live.as_ref();
+        let speed = live.and_then(|live| {
+            live.recent_steps_per_s.or_else(|| live.measured.map(|(speed, _)| speed))
+        });
         let left = if job.phase().is_final() { None } else { left(job).ok() };
         let until = record.ended.unwrap_or(now.unix);
         JobRow {
@@ -149,7 +154,7 @@ impl Control {
             step: record.progress.step,
             epoch: record.progress.epoch,
             loss: record.progress.loss,
-            steps_per_s: job.live.is_some().then_some(speed).filter(|speed| *speed > 0.0),
+            steps_per_s: speed,
             remaining_s: left.and_then(|left| self.left_s(job, &left)).map(|left| left.value),
             rescales: record.rescales,
             restarts: record.restarts,
@@ -179,16 +184,13 @@ impl Control {
             },
             placement,
             remaining_epochs: known.map(|left| left.epochs),
-            remaining_steps: known.filter(|_| per_step > 0.0).and_then(|l| l.scaled(1.0 / per_step)),
+            remaining_steps: known
+                .filter(|_| per_step > 0.0)
+                .and_then(|l| l.scaled(1.0 / per_step)),
             remaining_s: known.and_then(|left| self.left_s(job, left)),
             remaining_unknown: left.as_ref().err().cloned(),
             loss_fit: job.loss_fit.as_ref().and_then(|fit| fit.as_ref().ok()).map(|fit| {
-                LossFitView {
-                    beta: fit.beta,
-                    scale: fit.scale,
-                    rmse: fit.rmse,
-                    points: fit.points,
-                }
+                LossFitView { beta: fit.beta, scale: fit.scale, rmse: fit.rmse, points: fit.points }
             }),
             speed_fit: self.speed_fit_view(job),
             steps_per_s_predicted: self

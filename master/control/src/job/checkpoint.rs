@@ -9,7 +9,7 @@ use crate::job::epochs::ended;
 use crate::job::phase::{Goal, JobEvent, Life, Next, Partial, Phase, Reached, Save, Saved};
 use crate::job::progress::{step_ahead, work_at};
 use crate::job::rescale::RETRY_MS;
-use crate::job::{Job, float, push_bounded};
+use crate::job::{Job, float};
 use crate::record::{CheckpointRecord, Wish};
 use crate::step::Control;
 use crate::timers::{JobTimer, Timer};
@@ -50,7 +50,14 @@ impl Control {
         let checkpoint = job.record.checkpoint_next;
         let directory = directory(job, generation, checkpoint);
         job.record.checkpoint_next = checkpoint.next();
-        push_bounded(&mut job.record.litter, directory.clone(), LITTER_MAX);
+        job.record.litter.push(directory.clone());
+        let surplus = job.record.litter.len().saturating_sub(LITTER_MAX);
+        // Of checkpoints that failed long ago: nobody writes there any more.
+        let old: Vec<String> = job.record.litter.drain(..surplus).collect();
+        for directory in old {
+            let command = Command::RemoveCheckpoint { job: id, manifest_url: None, directory };
+            self.out.commands.push(command);
+        }
         let at_step = self.step_to_name(id, 0, 0);
         let order = CheckpointOrder {
             checkpoint,
@@ -343,9 +350,9 @@ impl Control {
         });
         let wish_done = match next {
             Some(Next::Pause | Next::Cancel { .. } | Next::Complete { .. }) => true,
-            Some(Next::Start(_) | Next::Queue { .. } | Next::BackOff { .. } | Next::Fail { .. }) => {
-                false
-            }
+            Some(
+                Next::Start(_) | Next::Queue { .. } | Next::BackOff { .. } | Next::Fail { .. },
+            ) => false,
             None => asked,
         };
         if wish_done {
@@ -390,12 +397,16 @@ impl Control {
         let Phase::Checkpointing { life, save, goal } = &job.record.phase else { return };
         let (generation, checkpoint) = (life.generation, save.order.checkpoint);
         let goal = goal.clone();
-        job.record.save_tries = job.record.save_tries.saturating_add(1);
+        let held = !save.reached.is_empty();
+        if goal != Goal::Continue {
+            job.record.save_tries = job.record.save_tries.saturating_add(1);
+        }
         let last_try = job.record.save_tries >= TRIES_MAX;
         let mut go_without = None;
         let what = match goal {
             Goal::Leave(Next::Cancel { note }) => {
-                go_without = Some(Next::Cancel { note: format!("{note}; no last checkpoint: {why}") });
+                go_without =
+                    Some(Next::Cancel { note: format!("{note}; no last checkpoint: {why}") });
                 "cancelled without it"
             }
             Goal::Leave(Next::Complete { note }) if last_try => {
@@ -424,6 +435,10 @@ impl Control {
         };
         if let Some(live) = job.live.as_mut() {
             live.save_not_before = now.plus(RETRY_MS);
+            if held {
+                // They waited as they were told.
+                live.progress_at = now;
+            }
         }
         let text = format!("checkpoint {checkpoint} failed: {why}; {what}");
         job.record.note = Some(text.clone());
@@ -451,8 +466,7 @@ impl Control {
             if Some(&directory) == kept.as_ref() {
                 self.job_mut(id).record.litter.push(directory);
             } else {
-                let command =
-                    Command::RemoveCheckpoint { job: id, manifest_url: None, directory };
+                let command = Command::RemoveCheckpoint { job: id, manifest_url: None, directory };
                 self.out.commands.push(command);
             }
         }

@@ -69,10 +69,10 @@ impl Control {
             return;
         };
         let Some(life) = job.record.phase.life() else { return };
-        let (mut sum, mut samples) =
-            life.partial.filter(|partial| partial.epoch == epoch).map_or((0.0, 0), |partial| {
-                (partial.loss_sum, partial.samples)
-            });
+        let (mut sum, mut samples) = life
+            .partial
+            .filter(|partial| partial.epoch == epoch)
+            .map_or((0.0, 0), |partial| (partial.loss_sum, partial.samples));
         let mut step = life.base_step;
         for part in parts.values() {
             sum += part.loss_sum;
@@ -97,7 +97,6 @@ impl Control {
         progress.epoch = progress.epoch.max(epoch);
         thin(progress);
         self.touch(id);
-        self.refit_loss(id);
         self.out.settle.insert(id);
     }
 }

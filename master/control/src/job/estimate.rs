@@ -9,6 +9,11 @@ use crate::job::epochs::epochs_done;
 use crate::job::{Job, float};
 use crate::step::Control;
 
+const REFIT_MS: u64 = 10_000;
+const REFIT_EACH_MS: u64 = 10;
+/// After a start of the master every job lacks its fit at once.
+const FITS_PER_S: u32 = 150;
+
 /// Work left, the same range in three units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Left {
@@ -18,13 +23,28 @@ pub(crate) struct Left {
 }
 
 impl Control {
-    /// Fits Eqn. (1) anew where losses came since.
+    /// Fits Eqn. (1) anew where losses came since, but not often: a fit takes a millisecond or two,
+    /// and thousands of jobs must not hold up heartbeats. The more jobs, the older a fit may be.
     pub(crate) fn refit_loss(&mut self, id: JobId) {
+        let now = self.now.mono;
+        let jobs = u64::try_from(self.unfinished.len()).unwrap_or(u64::MAX);
+        let spacing_ms = REFIT_MS.saturating_add(jobs.saturating_mul(REFIT_EACH_MS));
         let job = self.job_mut(id);
         let points = &job.record.progress.points;
-        if job.loss_fit.is_some() && job.loss_fit_points == points.len() {
+        let known = job.loss_fit.as_ref().is_some_and(Result::is_ok);
+        if job.loss_fit_points == points.len() || (known && now.since(job.loss_fit_at) < spacing_ms)
+        {
             return;
         }
+        let (second, fits) = self.fits;
+        let fits = if second == now.0 / 1000 { fits } else { 0 };
+        if fits >= FITS_PER_S {
+            return;
+        }
+        self.fits = (now.0 / 1000, fits + 1);
+        let job = self.job_mut(id);
+        let points = &job.record.progress.points;
+        job.loss_fit_at = now;
         job.loss_fit_points = points.len();
         let points: Vec<LossPoint> =
             points.iter().map(|(step, loss)| LossPoint { step: *step, loss: *loss }).collect();
@@ -85,11 +105,8 @@ pub(crate) fn left(job: &Job) -> Result<Left, String> {
     let begun = ((progress.work - since) / per_epoch).clamp(0.0, 1.0);
     // What is running is never quite done: a zero would make its speed worth nothing.
     let rest = |epochs: f64| (epochs - begun).max(0.01);
-    let epochs = Estimate {
-        value: rest(epochs.value),
-        low: rest(epochs.low),
-        high: rest(epochs.high),
-    };
+    let epochs =
+        Estimate { value: rest(epochs.value), low: rest(epochs.low), high: rest(epochs.high) };
     let work = |epochs: f64| epochs * per_epoch;
     Ok(Left {
         epochs,

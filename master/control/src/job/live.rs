@@ -174,7 +174,8 @@ impl Live {
             return None;
         }
         let weighted = |value: &dyn Fn(&model::agent::LossWindow) -> f64| -> f64 {
-            windows.iter().map(|window| f64::from(window.steps) * value(window)).sum::<f64>() / steps
+            windows.iter().map(|window| f64::from(window.steps) * value(window)).sum::<f64>()
+                / steps
         };
         let mean = weighted(&|window| window.mean);
         let variance = weighted(&|window| window.deviation.powi(2) + (window.mean - mean).powi(2));

@@ -41,6 +41,7 @@ pub(crate) struct Job {
     /// The fit of Eqn. (1), for this many loss points.
     pub(crate) loss_fit: Option<Result<LossFit, String>>,
     pub(crate) loss_fit_points: usize,
+    pub(crate) loss_fit_at: Millis,
 }
 
 impl Job {
@@ -55,6 +56,7 @@ impl Job {
             gap_since: None,
             loss_fit: None,
             loss_fit_points: 0,
+            loss_fit_at: arrival,
         }
     }
 
@@ -98,14 +100,13 @@ impl Job {
 
     pub(crate) fn speed_key(&self) -> SpeedKey {
         let spec = self.spec();
-        spec.model_key.as_ref().map_or(SpeedKey::Job(self.id()), |key| SpeedKey::Model {
-            key: key.clone(),
-            mode: spec.mode,
-            batch: match spec.batch {
-                model::Batch::Global(samples) => format!("global {samples}"),
-                model::Batch::PerWorker(samples) => format!("per worker {samples}"),
-            },
-        })
+        let Some(key) = spec.model_key.clone() else { return SpeedKey::Job(self.id()) };
+        let mode = spec.mode.name();
+        let rule = match spec.batch {
+            model::Batch::Global(samples) => format!("{mode} global {samples}"),
+            model::Batch::PerWorker(samples) => format!("{mode} per worker {samples}"),
+        };
+        SpeedKey::Model { key, rule }
     }
 
     /// The newest checkpoint that can be resumed from.

@@ -137,40 +137,94 @@ impl Next {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Phase {
-    Queued { last: Option<Generation>, wait: Wait },
-    Starting { life: Life },
+    Queued {
+        last: Option<Generation>,
+        wait: Wait,
+    },
+    Starting {
+        life: Life,
+    },
     /// `pending` is a better place whose room is not free yet; `released` an order of a
     /// checkpoint that came to nothing, shown so that no worker holds for it.
-    Running { life: Life, pending: Option<Move>, released: Option<CheckpointOrder> },
-    Checkpointing { life: Life, save: Save, goal: Goal },
+    Running {
+        life: Life,
+        pending: Option<Move>,
+        released: Option<CheckpointOrder>,
+    },
+    Checkpointing {
+        life: Life,
+        save: Save,
+        goal: Goal,
+    },
     /// `alive` is a set, not a count: an exit that is reported twice must not start the next
     /// generation beside a living process.
-    Stopping { life: Life, alive: BTreeSet<Task>, next: Next, grace_ms: u64 },
-    Paused { last: Option<Generation> },
-    Completed { note: String },
-    Failed { cause: String },
-    Cancelled { note: String },
+    Stopping {
+        life: Life,
+        alive: BTreeSet<Task>,
+        next: Next,
+        grace_ms: u64,
+    },
+    Paused {
+        last: Option<Generation>,
+    },
+    Completed {
+        note: String,
+    },
+    Failed {
+        cause: String,
+    },
+    Cancelled {
+        note: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobEvent {
     /// A job with nothing, or a running one, is given a place that is not free yet.
-    Reserved { place: Move },
+    Reserved {
+        place: Move,
+    },
     /// The place was lost, or did not become free.
-    Unreserved { reason: String },
-    Placed { life: Life },
-    AllUp { generation: Generation },
-    CheckpointOrdered { generation: Generation, save: Save, goal: Goal },
-    Published { generation: Generation, checkpoint: CheckpointId, grace_ms: u64 },
+    Unreserved {
+        reason: String,
+    },
+    Placed {
+        life: Life,
+    },
+    AllUp {
+        generation: Generation,
+    },
+    CheckpointOrdered {
+        generation: Generation,
+        save: Save,
+        goal: Goal,
+    },
+    Published {
+        generation: Generation,
+        checkpoint: CheckpointId,
+        grace_ms: u64,
+    },
     /// Late or failed: the workers train on.
-    CheckpointOver { generation: Generation, checkpoint: CheckpointId },
-    Stop { generation: Generation, next: Next, grace_ms: u64 },
-    TaskGone { generation: Generation, task: Task },
+    CheckpointOver {
+        generation: Generation,
+        checkpoint: CheckpointId,
+    },
+    Stop {
+        generation: Generation,
+        next: Next,
+        grace_ms: u64,
+    },
+    TaskGone {
+        generation: Generation,
+        task: Task,
+    },
     BackOffOver,
     Pause,
     Resume,
     /// Ends a job that holds nothing.
-    End { next: Next },
+    End {
+        next: Next,
+    },
 }
 
 /// The event does not belong to the job's present phase or generation.
@@ -283,11 +337,10 @@ impl Phase {
             (Self::Running { life, pending: Some(_), released }, E::Unreserved { .. }) => {
                 Ok(Self::Running { life, pending: None, released })
             }
-            (Self::Queued { last, wait: Wait::Round { .. } | Wait::Room(_) }, E::Placed { life })
-                if last.unwrap_or_default() < life.generation =>
-            {
-                Ok(Self::Starting { life })
-            }
+            (
+                Self::Queued { last, wait: Wait::Round { .. } | Wait::Room(_) },
+                E::Placed { life },
+            ) if last.unwrap_or_default() < life.generation => Ok(Self::Starting { life }),
             (Self::Starting { life }, E::AllUp { generation }) if generation == life.generation => {
                 Ok(Self::Running { life, pending: None, released: None })
             }
@@ -351,9 +404,10 @@ impl Phase {
     fn on_stopping(self, event: JobEvent) -> Result<Self, Stale> {
         use JobEvent as E;
         match (self, event) {
-            (Self::Stopping { life, mut alive, next, grace_ms }, E::TaskGone { generation, task })
-                if generation == life.generation && alive.contains(&task) =>
-            {
+            (
+                Self::Stopping { life, mut alive, next, grace_ms },
+                E::TaskGone { generation, task },
+            ) if generation == life.generation && alive.contains(&task) => {
                 alive.remove(&task);
                 Ok(if alive.is_empty() {
                     Self::gone(Some(life.generation), next)
@@ -381,9 +435,7 @@ impl Phase {
         match next {
             Next::Start(place) => Self::Queued { last, wait: Wait::Room(place) },
             Next::Queue { reason } => Self::Queued { last, wait: Wait::Round { reason } },
-            Next::BackOff { ms, cause } => {
-                Self::Queued { last, wait: Wait::BackOff { ms, cause } }
-            }
+            Next::BackOff { ms, cause } => Self::Queued { last, wait: Wait::BackOff { ms, cause } },
             Next::Pause => Self::Paused { last },
             Next::Complete { note } => Self::Completed { note },
             Next::Fail { cause } => Self::Failed { cause },

@@ -25,9 +25,8 @@ impl Control {
             let profiled = speed.samples.iter().filter(|(_, point)| point.profiled);
             profiled.map(|(shape, _)| *shape).collect()
         });
-        let is_measured = |shape: &Shape| {
-            job.record.measured.contains(shape) || shared.contains(shape)
-        };
+        let is_measured =
+            |shape: &Shape| job.record.measured.contains(shape) || shared.contains(shape);
         let measured = job.record.measured.len().max(shared.len());
         let count_max = self.settings.profile_shapes_max;
         let max = Shape::new(spec.servers.max, spec.workers.max);
@@ -43,9 +42,10 @@ impl Control {
     pub(crate) fn key_is_known(&self, job: &Job) -> bool {
         let key = job.speed_key();
         let SpeedKey::Model { .. } = key else { return false };
-        let profiled = self.speeds.get(&key).map_or(0, |speed| {
-            speed.samples.values().filter(|point| point.profiled).count()
-        });
+        let profiled = self
+            .speeds
+            .get(&key)
+            .map_or(0, |speed| speed.samples.values().filter(|point| point.profiled).count());
         // The shapes of that job were not these bounds' own: as many as were wanted of it, or
         // as many as there are terms to tell apart, are enough.
         profiled >= self.settings.profile_shapes_max.min(4)

@@ -123,6 +123,7 @@ impl Control {
                 worker.rebase();
             }
             self.on_all_up(id);
+            self.out.settle.insert(id);
         }
         let job = self.job(id);
         if job.live.as_ref().is_some_and(crate::job::live::Live::finished) {
@@ -197,6 +198,7 @@ impl Control {
             self.tell(Some(id), None, "loss", format!("the loss is not finite since step {since}"));
         }
         self.take_loss_point(id);
+        self.refit_loss(id);
         self.take_speed(id);
         self.note_measured(id);
     }
@@ -233,8 +235,10 @@ impl Control {
         let profile_s = model::time::seconds(self.settings.profile_ms);
         let job = self.job_mut(id);
         let (mode, shape) = (job.spec().mode, job.shape());
-        let is_training =
-            matches!(job.phase(), Phase::Running { .. } | Phase::Checkpointing { goal: Goal::Continue, .. });
+        let is_training = matches!(
+            job.phase(),
+            Phase::Running { .. } | Phase::Checkpointing { goal: Goal::Continue, .. }
+        );
         let Some(live) = job.live.as_mut() else { return };
         live.measured = live.speed(mode, shape.workers, |worker| worker.base).or(live.measured);
         let Some((speed, seconds)) = live.speed(mode, shape.workers, |worker| worker.banked) else {
@@ -315,7 +319,8 @@ pub(crate) fn rewind(progress: &mut Progress, step: u64, work: f64, epoch: u32) 
     progress.step = step;
     progress.work = work;
     progress.epoch = epoch;
-    progress.epochs.retain(|mark| mark.epoch < epoch);
+    // A checkpoint at the very end of an epoch may still name that epoch.
+    progress.epochs.retain(|mark| mark.epoch < epoch || mark.step <= step);
     progress.points.retain(|(at, _)| *at <= work);
     if progress.loss_not_finite_since.is_some_and(|since| since >= step) {
         progress.loss_not_finite_since = None;

@@ -70,7 +70,11 @@ impl Control {
         let job = self.job(id);
         let now = self.now.mono;
         let wish = job.record.wish;
-        let too_early = job.live.as_ref().is_some_and(|live| now < live.save_not_before);
+        let early = job.live.as_ref().is_some_and(|live| now < live.save_not_before);
+        // Until every worker was heard, as after a start of the master, no step can be named; a
+        // cancel does not wait for that.
+        let unheard = job.live.as_ref().is_none_or(|live| !live.based);
+        let too_early = early || (unheard && wish != Some(Wish::Cancel));
         let pending = matches!(job.phase(), Phase::Running { pending: Some(_), .. });
         let goal = match (wish, ended(job)) {
             (Some(Wish::Cancel), _) => {
@@ -94,9 +98,12 @@ impl Control {
     fn try_move(&mut self, id: JobId) {
         let Phase::Running { pending: Some(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
-        if let Some(share) = place.placement.0.iter().find(|share| {
-            self.nodes.get(&share.node).is_none_or(|node| !node.is_up())
-        }) {
+        if let Some(share) = place
+            .placement
+            .0
+            .iter()
+            .find(|share| self.nodes.get(&share.node).is_none_or(|node| !node.is_up()))
+        {
             let reason = format!("{} is not up any more", share.node);
             self.lose_place(id, reason);
             return;
@@ -120,9 +127,10 @@ impl Control {
             | Phase::Failed { .. }
             | Phase::Cancelled { .. } => false,
         };
-        let first = self.reserved.iter().find(|other| {
-            matches!(self.job(**other).phase(), Phase::Running { .. })
-        });
+        let first = self
+            .reserved
+            .iter()
+            .find(|other| matches!(self.job(**other).phase(), Phase::Running { .. }));
         first == Some(&id) && !self.unfinished.iter().any(in_motion)
     }
 
@@ -138,6 +146,8 @@ impl Control {
     pub(crate) fn stop(&mut self, id: JobId, next: Next, grace_ms: u64) {
         let Some(life) = self.job(id).life() else { return };
         let generation = life.generation;
+        // What was reported up to here counts as reached.
+        self.look(id);
         self.transit(id, JobEvent::Stop { generation, next, grace_ms });
     }
 
@@ -180,7 +190,14 @@ impl Control {
             }
             Phase::Starting { .. } => vec![(JobTimer::Start, settings.start_timeout_ms)],
             Phase::Running { .. } => vec![
-                (JobTimer::Stall, settings.stall_ms),
+                // From the last step, not from now: checkpoints that a hung job cannot make
+                // must not hide that it hangs.
+                (
+                    JobTimer::Stall,
+                    job.live.as_ref().map_or(settings.stall_ms, |live| {
+                        settings.stall_ms.saturating_sub(now.since(live.progress_at))
+                    }),
+                ),
                 (JobTimer::Periodic, u64::from(job.spec().checkpoint_interval_s) * 1000),
             ],
             Phase::Stopping { grace_ms, .. } => {
@@ -196,9 +213,6 @@ impl Control {
         };
         for (timer, ms) in deadlines {
             self.timers.set(Timer::Job(id, timer), now.plus(ms));
-        }
-        if let Some(live) = self.job_mut(id).live.as_mut() {
-            live.progress_at = live.progress_at.max(now);
         }
     }
 
@@ -237,7 +251,9 @@ impl Control {
         let job = self.job(id);
         let now = self.now.mono;
         let early = job.live.as_ref().is_none_or(|live| now < live.save_not_before);
-        let quiet = matches!(job.phase(), Phase::Running { pending: None, .. });
+        // A checkpoint that an operator's wish or the job's end waits for comes first.
+        let awaited = job.record.wish.is_some() || ended(job).is_some();
+        let quiet = matches!(job.phase(), Phase::Running { pending: None, .. }) && !awaited;
         let interval_ms = u64::from(job.spec().checkpoint_interval_s) * 1000;
         if quiet && !early && self.nodes_answer(id) {
             self.begin_save(id, Goal::Continue);

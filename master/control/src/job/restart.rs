@@ -92,8 +92,10 @@ impl Control {
         }
         let newest = job.newest_checkpoint().map(|checkpoint| checkpoint.id);
         self.touch(id);
-        let back = newest
-            .map_or_else(|| "none is left: it starts anew".to_owned(), |id| format!("back to {id}"));
+        let back = newest.map_or_else(
+            || "none is left: it starts anew".to_owned(),
+            |id| format!("back to {id}"),
+        );
         self.tell(Some(id), None, "checkpoint", format!("{damaged} is damaged; {back}"));
     }
 
@@ -101,11 +103,13 @@ impl Control {
     pub(crate) fn fault(&mut self, id: JobId, cause: String, blame: Blame) {
         let unix = self.now.unix;
         let settings = self.settings.clone();
-        let job = self.job_mut(id);
-        let Some(life) = job.record.phase.life() else { return };
-        if matches!(job.phase(), Phase::Stopping { .. }) {
+        if matches!(self.job(id).phase(), Phase::Stopping { .. }) {
             return;
         }
+        // What was reported up to here counts as reached.
+        self.look(id);
+        let job = self.job_mut(id);
+        let Some(life) = job.record.phase.life() else { return };
         let view = FaultView {
             at: unix,
             generation: life.generation,
@@ -173,8 +177,10 @@ impl Control {
             return;
         }
         let live = self.job(id).live.as_ref();
-        let stepped =
-            |worker: u32| live.and_then(|live| live.workers.get(&worker)).is_some_and(|worker| worker.report.steps > 0);
+        let stepped = |worker: u32| {
+            live.and_then(|live| live.workers.get(&worker))
+                .is_some_and(|worker| worker.report.steps > 0)
+        };
         let missing: Vec<String> = (0..life.shape().workers)
             .filter(|worker| !stepped(*worker))
             .take(5)
@@ -203,8 +209,7 @@ impl Control {
                 format!("{task} on {node}")
             })
             .collect();
-        let nodes: Vec<NodeId> =
-            life.placement.0.iter().map(|share| share.node.clone()).collect();
+        let nodes: Vec<NodeId> = life.placement.0.iter().map(|share| share.node.clone()).collect();
         let text = format!("still not out: {}", names.join(", "));
         let at = self.now.mono.plus(grace_ms.saturating_add(STOP_AGAIN_MS));
         for node in nodes {

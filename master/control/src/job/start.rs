@@ -14,11 +14,12 @@ impl Control {
     pub(crate) fn try_start(&mut self, id: JobId) {
         let Phase::Queued { wait: Wait::Room(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
-        let missing = place.placement.0.iter().find_map(|share| match self.nodes.get(&share.node) {
-            Some(node) if node.is_up() => None,
-            Some(node) => Some(format!("{} is {}", share.node, node.reach.name())),
-            None => Some(format!("{} is not known", share.node)),
-        });
+        let missing =
+            place.placement.0.iter().find_map(|share| match self.nodes.get(&share.node) {
+                Some(node) if node.is_up() => None,
+                Some(node) => Some(format!("{} is {}", share.node, node.reach.name())),
+                None => Some(format!("{} is not known", share.node)),
+            });
         if let Some(missing) = missing {
             self.lose_place(id, format!("its place was lost: {missing}"));
             return;
@@ -51,7 +52,9 @@ impl Control {
         let host = host.ok_or_else(|| format!("{root} is not known"))?;
         let root_port = self.take_port(&host, id, generation, &root).ok_or_else(|| {
             let (first, last) = self.settings.root_ports;
-            format!("every root port from {first} to {last} of {host} is held: raise limits.root_ports")
+            format!(
+                "every root port from {first} to {last} of {host} is held: raise limits.root_ports"
+            )
         })?;
         let job = self.job(id);
         let resume = job.newest_checkpoint();
@@ -97,6 +100,7 @@ impl Control {
             None => rewind(progress, 0, 0.0, 0),
         }
         job.loss_fit_points = usize::MAX;
+        job.loss_fit = None;
         job.record.started = job.record.started.or(Some(unix));
         if place.origin == Origin::Queue {
             // It waited for a place, which is nobody's pause.

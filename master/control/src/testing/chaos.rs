@@ -1,0 +1,158 @@
+//! Honest agents in a dishonest world: processes, nodes, networks, disks and masters fail in any
+//! order. No task ever stands twice, and once the trouble is over every job comes to its end.
+
+use model::client::Change;
+use model::{Finish, JobId, OnDisconnect, Shape, Task};
+use proptest::prelude::*;
+
+use super::{World, job, n};
+
+#[derive(Clone, Debug)]
+enum Trouble {
+    Exit {
+        job: u64,
+        worker: bool,
+    },
+    Cut(u32),
+    Heal(u32),
+    Reboot(u32),
+    RestartAgent(u32),
+    RestartMaster,
+    /// The master dies after so many more commands.
+    DieAfter(usize),
+    StoreFails(bool),
+    SavesFail(bool),
+    Resize {
+        job: u64,
+        workers: u32,
+    },
+    Pause(u64),
+    Resume(u64),
+    Unpin(u64),
+}
+
+fn trouble() -> impl Strategy<Value = Trouble> {
+    let job = || 1..4_u64;
+    let node = || 1..4_u32;
+    prop_oneof![
+        (job(), any::<bool>()).prop_map(|(job, worker)| Trouble::Exit { job, worker }),
+        node().prop_map(Trouble::Cut),
+        node().prop_map(Trouble::Heal),
+        node().prop_map(Trouble::Reboot),
+        node().prop_map(Trouble::RestartAgent),
+        Just(Trouble::RestartMaster),
+        (0..12_usize).prop_map(Trouble::DieAfter),
+        any::<bool>().prop_map(Trouble::StoreFails),
+        any::<bool>().prop_map(Trouble::SavesFail),
+        (job(), 1..5_u32).prop_map(|(job, workers)| Trouble::Resize { job, workers }),
+        job().prop_map(Trouble::Pause),
+        job().prop_map(Trouble::Resume),
+        job().prop_map(Trouble::Unpin),
+    ]
+}
+
+fn happen(world: &mut World, trouble: Trouble) {
+    let mut ask = |change| {
+        // Refused or not: both are answers.
+        let _ = world.try_change(change, false);
+    };
+    match trouble {
+        Trouble::Resize { job, workers } => {
+            ask(Change::Resize { job: JobId(job), shape: Shape::new(1, workers), pin: true });
+        }
+        Trouble::Pause(job) => ask(Change::Pause { job: JobId(job) }),
+        Trouble::Resume(job) => ask(Change::Resume { job: JobId(job) }),
+        Trouble::Unpin(job) => ask(Change::Unpin { job: JobId(job) }),
+        Trouble::Exit { job, worker } => {
+            let task = if worker { Task::worker(0) } else { Task::server(0) };
+            world.exit(JobId(job), task, 1, "trouble");
+        }
+        Trouble::Cut(node) => world.cut(&n(node)),
+        Trouble::Heal(node) => world.heal(&n(node)),
+        Trouble::Reboot(node) => world.reboot(&n(node)),
+        Trouble::RestartAgent(node) => world.restart_agent(&n(node)),
+        Trouble::RestartMaster => world.restart_master(),
+        Trouble::DieAfter(commands) => world.dies_after = Some(world.carried_out + commands),
+        Trouble::StoreFails(fails) => world.store_fails = fails,
+        Trouble::SavesFail(fails) => world.saves_fail = fails,
+    }
+}
+
+fn all_over(world: &World) -> bool {
+    world.control.jobs.values().all(|job| job.phase().is_final())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn whatever_fails_no_task_stands_twice_and_every_job_ends(
+        troubles in proptest::collection::vec((trouble(), 0..25_u64), 1..25),
+    ) {
+        let mut world = World::new(3, 4);
+        for rule in [OnDisconnect::Keep, OnDisconnect::Stop, OnDisconnect::Replace] {
+            let mut spec = job(rule.name());
+            spec.on_disconnect = rule;
+            spec.finish = Finish::Epochs(12);
+            spec.restarts_max = 1000;
+            spec.checkpoint_interval_s = 15;
+            world.submit(spec);
+        }
+        for (trouble, seconds) in troubles {
+            happen(&mut world, trouble);
+            world.run(seconds);
+        }
+        (world.store_fails, world.saves_fail, world.dies_after) = (false, false, None);
+        for node in 1..4 {
+            world.heal(&n(node));
+        }
+        world.run(30);
+        for id in 1..4 {
+            let _ = world.change(Change::Unpin { job: JobId(id) });
+            let _ = world.change(Change::Resume { job: JobId(id) });
+        }
+        world.until(1_500, "every job has ended", |world| {
+            all_over(world) || world.control.jobs.values().any(|job| {
+                matches!(job.phase(), crate::job::phase::Phase::Paused { .. })
+            })
+        });
+        // A pause that was still under way when the jobs were resumed.
+        for id in 1..4 {
+            let _ = world.change(Change::Resume { job: JobId(id) });
+        }
+        world.until(1_500, "every job has ended", all_over);
+        for id in world.control.jobs.keys() {
+            let row = world.row(*id);
+            prop_assert!(row.phase.name() == "COMPLETED" && row.step == 480, "{row:?}");
+        }
+        world.run(3);
+        prop_assert!(world.agents.values().all(|agent| agent.running().count() == 0));
+    }
+}
+#[test]
+fn repro() {
+    use Trouble::*;
+    let mut world = World::new(3, 4);
+    for rule in [OnDisconnect::Keep, OnDisconnect::Stop, OnDisconnect::Replace] {
+        let mut spec = job(rule.name());
+        spec.on_disconnect = rule;
+        spec.finish = Finish::Epochs(12);
+        spec.restarts_max = 1000;
+        spec.checkpoint_interval_s = 15;
+        world.submit(spec);
+    }
+    for (t, s) in [(Heal(1), 2), (Exit { job: 1, worker: false }, 8), (Cut(1), 21), (Pause(1), 15), (Exit { job: 2, worker: false }, 14), (StoreFails(false), 19), (StoreFails(false), 14), (Exit { job: 2, worker: false }, 15)] {
+        happen(&mut world, t);
+        world.run(s);
+    }
+    for node in 1..4 { world.heal(&n(node)); }
+    world.run(30);
+    for e in world.control.events.values().filter(|e| e.job == Some(JobId(1)) || e.node.is_some()) { println!("{} {} {}", e.at.0, e.kind, e.text); }
+    println!("{:?}", world.detail(JobId(1)).epochs);
+    println!("{:?}", world.detail(JobId(1)).row);
+}
