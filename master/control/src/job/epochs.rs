@@ -115,10 +115,10 @@ fn thin(progress: &mut Progress) {
     });
 }
 
-/// Epochs finished, whether they are counted from 0 or from 1.
+/// Epochs finished. They are counted from 0, and some may be missing in between: reports get lost
+/// where a node is cut off for long.
 pub(crate) fn epochs_done(progress: &Progress) -> u32 {
-    let from_zero = progress.epochs.first().is_some_and(|first| first.epoch == 0);
-    progress.epochs.last().map_or(0, |last| last.epoch.saturating_add(u32::from(from_zero)))
+    progress.epochs.last().map_or(0, |last| last.epoch.saturating_add(1))
 }
 
 /// Why the measured epochs end the job, if they do.
@@ -144,10 +144,18 @@ pub(crate) fn ended_by_epochs(job: &Job) -> Option<String> {
 /// Why the job is done, if it is: by its measured epochs, or as the script's loop is over.
 pub(crate) fn ended(job: &Job) -> Option<String> {
     ended_by_epochs(job).or_else(|| {
-        let live = job.live.as_ref()?;
-        live.finished().then(|| match job.spec().finish {
-            Finish::Convergence { .. } => "epochs_max reached without convergence".to_owned(),
-            Finish::Epochs(epochs) => format!("ran its {epochs} epochs"),
+        let live = job.live.as_ref().filter(|live| live.finished())?;
+        let reports = live.workers.values().map(|worker| &worker.report);
+        let epoch = reports.map(|report| report.epoch).max().unwrap_or(0);
+        let reached = |epochs: u32| epoch.saturating_add(1) >= epochs;
+        Some(match job.spec().finish {
+            Finish::Convergence { .. } if reached(job.spec().epochs_max) => {
+                "epochs_max reached without convergence".to_owned()
+            }
+            Finish::Epochs(epochs) if reached(epochs) => format!("ran its {epochs} epochs"),
+            Finish::Convergence { .. } | Finish::Epochs(_) => {
+                format!("the script ended its training by itself in epoch {epoch}")
+            }
         })
     })
 }

@@ -93,8 +93,12 @@ pub(crate) fn left(job: &Job) -> Result<Left, String> {
                 Some(Err(reason)) => return Err(reason.clone()),
                 None => return Err("the loss was not fitted yet".to_owned()),
             };
-            let marks: Vec<(u32, f64, f64)> =
-                progress.epochs.iter().map(|mark| (mark.epoch, mark.work, mark.loss)).collect();
+            // Counted from 1 there, so that a first epoch that was lost does not shift them.
+            let marks: Vec<(u32, f64, f64)> = progress
+                .epochs
+                .iter()
+                .map(|mark| (mark.epoch.saturating_add(1), mark.work, mark.loss))
+                .collect();
             let epochs_max = job.spec().epochs_max;
             let left = remaining_epochs(fit, &marks, per_epoch, threshold, patience, epochs_max)
                 .map_err(|unknown| unknown.reason)?;

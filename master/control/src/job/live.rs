@@ -111,10 +111,11 @@ impl Live {
         }
     }
 
-    /// True where every one of `workers` workers has reported a step of this generation.
+    /// True where every one of `workers` workers has reported a step of this generation, or that
+    /// there is none left to make: it resumed at the very end.
     pub(crate) fn all_stepped(&self, workers: u32) -> bool {
         u32::try_from(self.workers.len()) == Ok(workers)
-            && self.workers.values().all(|worker| worker.report.steps > 0)
+            && self.workers.values().all(|w| w.report.steps > 0 || w.report.finished)
     }
 
     /// The job's step as far as known: in sync mode the newest, in async the sum of the workers'.

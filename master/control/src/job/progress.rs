@@ -96,7 +96,7 @@ impl Control {
                 grew || finished
             }
             None => {
-                let grew = report.steps > 0;
+                let grew = report.steps > 0 || report.finished;
                 live.workers.insert(report.worker, Worker::new(report));
                 grew
             }

@@ -134,25 +134,3 @@ proptest! {
         prop_assert!(world.agents.values().all(|agent| agent.running().count() == 0));
     }
 }
-#[test]
-fn repro() {
-    use Trouble::*;
-    let mut world = World::new(3, 4);
-    for rule in [OnDisconnect::Keep, OnDisconnect::Stop, OnDisconnect::Replace] {
-        let mut spec = job(rule.name());
-        spec.on_disconnect = rule;
-        spec.finish = Finish::Epochs(12);
-        spec.restarts_max = 1000;
-        spec.checkpoint_interval_s = 15;
-        world.submit(spec);
-    }
-    for (t, s) in [(Heal(1), 2), (Exit { job: 1, worker: false }, 8), (Cut(1), 21), (Pause(1), 15), (Exit { job: 2, worker: false }, 14), (StoreFails(false), 19), (StoreFails(false), 14), (Exit { job: 2, worker: false }, 15)] {
-        happen(&mut world, t);
-        world.run(s);
-    }
-    for node in 1..4 { world.heal(&n(node)); }
-    world.run(30);
-    for e in world.control.events.values().filter(|e| e.job == Some(JobId(1)) || e.node.is_some()) { println!("{} {} {}", e.at.0, e.kind, e.text); }
-    println!("{:?}", world.detail(JobId(1)).epochs);
-    println!("{:?}", world.detail(JobId(1)).row);
-}
