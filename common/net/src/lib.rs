@@ -1,7 +1,7 @@
 //! How the parts of a cluster talk: QUIC with mutual TLS, bincode frames with limits, and a
 //! handshake that any two versions can finish in words.
 //!
-//! A master listens with [`server`]; agents and operators use [`connect`]. Both get a
+//! A master listens with [`server()`]; agents and operators use [`connect`]. Both get a
 //! [`Session`]: the connection with the identity in the peer's certificate, and the first
 //! stream. Further streams come from [`Connection::open_bi`] and [`Connection::accept_bi`].
 //! Messages are the types of the crate `model`; this crate knows none of them.

@@ -181,7 +181,7 @@ const OUTLIER_SHAPES_MIN: usize = 5;
 ///
 /// Samples of one shape count as their weighted median. With fewer shapes than coefficients the
 /// terms lean on a prior: each term's share of T, measured at the samples' own T, is drawn to
-/// [`SpeedForm::prior`] with the weight of a hundredth of a sample. With five or more shapes, gross
+/// `SpeedForm::prior` with the weight of a hundredth of a sample. With five or more shapes, gross
 /// outliers, at most one in five, are left out: those that a fit of the others misses by more
 /// than a factor of two, where it agrees with the others far better.
 ///
