@@ -141,6 +141,14 @@ pub(crate) fn ended_by_epochs(job: &Job) -> Option<String> {
     }
 }
 
+/// Why a job without processes is done, if it is: its newest checkpoint holds the end, so that
+/// nothing is left to train.
+pub(crate) fn ended_on_disk(job: &Job) -> Option<String> {
+    let end = job.progress().epochs.last()?.step;
+    let saved = job.newest_checkpoint()?.step;
+    if saved >= end { ended_by_epochs(job) } else { None }
+}
+
 /// Why the job is done, if it is: by its measured epochs, or as the script's loop is over.
 pub(crate) fn ended(job: &Job) -> Option<String> {
     ended_by_epochs(job).or_else(|| {

@@ -3,7 +3,7 @@
 use model::JobId;
 use model::reason::Reachability;
 
-use crate::job::epochs::{ended, ended_by_epochs};
+use crate::job::epochs::{ended, ended_on_disk};
 use crate::job::phase::{Goal, JobEvent, Move, Next, Phase, Wait};
 use crate::job::{HISTORY_MAX, push_bounded};
 use crate::record::Wish;
@@ -23,8 +23,7 @@ impl Control {
             Phase::Queued { wait, .. } => {
                 if let Some(next) = job.wished() {
                     self.end_waiting(id, next);
-                } else if let Some(note) = ended_by_epochs(job) {
-                    // Its last checkpoint already holds the end.
+                } else if let Some(note) = ended_on_disk(job) {
                     self.transit(id, JobEvent::End { next: Next::Complete { note } });
                 } else if let Wait::Room(_) = wait {
                     self.try_start(id);

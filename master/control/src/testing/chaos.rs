@@ -84,7 +84,7 @@ fn all_over(world: &World) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 16,
+        cases: 10,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..ProptestConfig::default()
