@@ -211,6 +211,8 @@ pub(crate) fn descriptor_path(descriptor: i32, file: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -230,8 +232,12 @@ mod tests {
             .env(MARK, "n1/j12/3/worker0")
             .env(FOLDER, "/state/a/tasks/j12-g3")
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
+        // Its answer proves that it runs with the environment that it was given.
+        child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let found = |folder: &str| mark(pid, Path::new(folder)).map(|mark| mark.to_string());
         assert_eq!(found("/state/a").as_deref(), Some("n1/j12/3/worker0"));

@@ -18,6 +18,8 @@ use crate::daemon::Event;
 
 const BACKOFF_MS_MIN: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 10_000;
+/// A connection of at least this long was a good one: the next waits begin small again.
+const LASTING_MS: u64 = 5_000;
 /// How often it is looked whether anything came from the master.
 const CONTACT_EVERY: Duration = Duration::from_secs(1);
 /// Questions of the master that are answered at one time; QUIC lets it ask no more either.
@@ -92,7 +94,7 @@ impl Link {
             match outcome {
                 Ok(session) => {
                     told.clear();
-                    backoff.reset();
+                    let since = clock::now();
                     let session = *session;
                     tracing::info!(
                         cluster = session.cluster,
@@ -102,6 +104,10 @@ impl Link {
                     let lost = Box::pin(self.talk(session)).await;
                     if self.events.send(Event::Disconnected).await.is_err() || lost.is_none() {
                         return;
+                    }
+                    // One that refuses at once is not to be asked five times a second.
+                    if clock::now().since(since) >= LASTING_MS {
+                        backoff.reset();
                     }
                     tracing::warn!(why = lost.unwrap_or_default(), "the master is lost");
                 }

@@ -273,9 +273,14 @@ impl Control {
             return self.done(asked, id, "");
         }
         self.told(asked, Some(id), None, "resumed");
-        self.transit(id, JobEvent::Resume);
+        let job = self.job_mut(id);
         // The time in between was the operator's, not a fault's.
-        self.job_mut(id).gap_since = None;
+        job.gap_since = None;
+        // A pause that was given while the job started is still wished for.
+        if job.record.wish == Some(Wish::Pause) {
+            job.record.wish = None;
+        }
+        self.transit(id, JobEvent::Resume);
         self.ask_round("a job was resumed");
         self.done(asked, id, "QUEUED; the next round places it")
     }

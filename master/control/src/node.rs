@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) strangers_use: Resources,
     /// What was last sent in this session.
     pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
+    /// When a refusal of its agent was last told.
+    pub(crate) refusal_told: Option<Millis>,
     /// First revision that told the agent to stop a job's present generation.
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
 }
@@ -59,6 +61,7 @@ impl Node {
             strangers: BTreeMap::new(),
             strangers_use: Resources::default(),
             sent: None,
+            refusal_told: None,
             stop_told: BTreeMap::new(),
         }
     }

@@ -19,6 +19,10 @@ use crate::timers::Timer;
 /// Longest names that an agent may give itself.
 const WORDS_MAX: usize = 128;
 
+/// Starts of one agent, one after another, of which the master may have heard nothing.
+const STARTS_UNHEARD_MAX: u64 = 1000;
+const REFUSAL_EVERY_MS: u64 = 60_000;
+
 impl Control {
     /// An agent introduces itself. The newer connection of the same machine replaces the older
     /// one: the same boot and an incarnation that is not older. A different machine under the
@@ -33,7 +37,7 @@ impl Control {
     ) {
         if let Err(words) = self.may_connect(&id, session, &introduction) {
             self.count("introduction refused");
-            self.tell(None, Some(&id), "refused", words.clone());
+            self.tell_refusal(&id, &words);
             self.out.commands.push(Command::Disconnect { session, reason: words });
             return;
         }
@@ -119,23 +123,36 @@ impl Control {
             return Err(format!("a newer connection of {id} is there already"));
         }
         let same_boot = node.record.boot_id == introduction.boot_id;
-        if same_boot && introduction.incarnation < node.record.incarnation {
-            return Err(format!(
-                "agent {} of {id} is older than {}, which was here before; stop one of them, or \
-                 remove the state folder that was restored from a copy",
-                introduction.incarnation, node.record.incarnation
-            ));
-        }
+        let (present, other) = (node.record.incarnation, introduction.incarnation);
+        // The same agent again counts on from its ledger. Another one on the same machine, with a
+        // state folder of its own, starts anywhere: what it does not hold may live on beside it.
+        let restarted = same_boot
+            && present <= other
+            && other.0.saturating_sub(present.0) <= STARTS_UNHEARD_MAX;
         let heard = node.received.map(|received| self.now.mono.since(received));
         let lively = heard.is_some_and(|age| age < self.settings.suspect_ms);
-        if !same_boot && node.session.is_some() && lively {
+        if !restarted && node.session.is_some() && lively {
+            let who = if same_boot { "another agent" } else { "another machine" };
             return Err(format!(
-                "another machine named {id} is connected and was heard from {} ms ago; give each \
-                 machine its own certificate, or try again once that one is silent",
+                "{who} named {id} is connected ({present}, this one is {other}) and was heard \
+                 from {} ms ago; give each its own certificate and state folder, or try again \
+                 once that one is silent",
                 heard.unwrap_or(0)
             ));
         }
         Ok(())
+    }
+
+    /// Once a minute for a node: one that is refused tries on, and would fill the history.
+    fn tell_refusal(&mut self, id: &NodeId, words: &str) {
+        let now = self.now.mono;
+        if let Some(node) = self.nodes.get_mut(id) {
+            if node.refusal_told.is_some_and(|told| now.since(told) < REFUSAL_EVERY_MS) {
+                return;
+            }
+            node.refusal_told = Some(now);
+        }
+        self.tell(None, Some(id), "refused", words.to_owned());
     }
 
     /// Every process of the old boot is proved dead.

@@ -293,7 +293,8 @@ fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
     let mut nodes: Vec<(String, u32)> = counts
         .into_iter()
         .map(|((kind, left), count)| {
-            (format!("{what} needs {} {}, {left} free", need[kind], room.kinds.name(kind)), count)
+            let (need, left) = (room.kinds.shown(kind, need[kind]), room.kinds.shown(kind, left));
+            (format!("{what} needs {need}, {left} free"), count)
         })
         .collect();
     nodes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -307,6 +308,24 @@ fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
             .push(("not open for new tasks".to_owned(), u32::try_from(closed).unwrap_or(u32::MAX)));
     }
     Refusal { nodes, remedy: remedy(round, job, shape) }
+}
+
+/// A task that no node could take even when empty is not helped by more nodes of the same kind.
+fn larger_than_any_node(round: &Round<'_>, job: usize, open: &[usize]) -> Option<String> {
+    let room = &round.room;
+    let demand = room.demand(job);
+    let tasks = [("worker", &demand.worker), ("server", &demand.server)];
+    tasks.into_iter().find_map(|(what, needs)| {
+        needs.iter().enumerate().find_map(|(kind, need)| {
+            let capacity = |node: &usize| room.kinds.amounts(&room.node(*node).capacity)[kind];
+            let largest = open.iter().map(capacity).max()?;
+            (largest < *need).then(|| {
+                let (need, largest) =
+                    (room.kinds.shown(kind, *need), room.kinds.shown(kind, largest));
+                format!("one {what} needs a node with {need}, the largest has {largest}")
+            })
+        })
+    })
 }
 
 /// The least that would let the job start: an amount to free on the node that is closest to
@@ -323,15 +342,16 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
             .collect()
     };
     let words = |missing: &[(usize, i128)]| -> String {
-        let parts: Vec<String> = missing
-            .iter()
-            .map(|(kind, more)| format!("{more} {}", room.kinds.name(*kind)))
-            .collect();
+        let parts: Vec<String> =
+            missing.iter().map(|(kind, more)| room.kinds.shown(*kind, *more)).collect();
         parts.join(" and ")
     };
     let open: Vec<usize> = (0..room.node_count()).filter(|node| room.node(*node).open).collect();
     if open.is_empty() {
         return "no node is open: start an agent, or open a node again".to_owned();
+    }
+    if let Some(words) = larger_than_any_node(round, job, &open) {
+        return words;
     }
     let large_enough = open.iter().copied().filter(|node| {
         let capacity = room.kinds.amounts(&room.node(*node).capacity);

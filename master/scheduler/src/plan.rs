@@ -62,7 +62,7 @@ pub struct Reason {
     pub transfer_time: Option<f64>,
     pub cross_node_share: Option<f64>,
     /// For a job that waits: how many nodes could not take its first task, by reason
-    /// ("needs 1000 cpus_milli, 250 free").
+    /// ("worker needs 1 CPUs, 0.25 CPUs free").
     pub nodes_refused: Vec<(String, u32)>,
     /// The cheapest change that would start it, in words.
     pub remedy: Option<String>,

@@ -41,12 +41,14 @@ impl Kinds {
         3 + self.named.len()
     }
 
-    pub(crate) fn name(&self, kind: usize) -> &str {
+    /// An amount of a kind as people write it: `1.5 CPUs`, `512 MiB of memory`, `2 GPUs`.
+    #[expect(clippy::cast_precision_loss, reason = "only shown, to three places")]
+    pub(crate) fn shown(&self, kind: usize, amount: i128) -> String {
         match kind {
-            0 => "cpus_milli",
-            1 => "memory_bytes",
-            2 => "gpus",
-            _ => &self.named[kind - 3],
+            0 => format!("{} CPUs", amount as f64 / 1000.0),
+            1 => format!("{:.0} MiB of memory", (amount as f64 / f64::from(1 << 20)).ceil()),
+            2 => format!("{amount} GPUs"),
+            _ => format!("{amount} {}", self.named[kind - 3]),
         }
     }
 

@@ -227,6 +227,36 @@ fn agents_that_restart_and_second_agents_of_one_name() {
     world.run(5);
     assert_eq!(world.agents[&node].session, session, "the one that is heard stays");
     assert_eq!(world.row(id).generation, generation);
+    // On the same machine with a state folder of its own it holds none of the tasks, which live.
+    let refusals = |world: &World| world.control.refused["introduction refused"];
+    for incarnation in [0, u64::MAX] {
+        let before = refusals(&world);
+        let now = world.now;
+        let present = world.agents.get_mut(&node).expect("it is there");
+        let mut introduction = present.introduction(now, super::agent::Reports::default());
+        introduction.incarnation = model::Incarnation(incarnation);
+        introduction.first.tasks.clear();
+        world.event(crate::Event::NodeConnected {
+            node: node.clone(),
+            session: crate::SessionId(10_001),
+            introduction: Box::new(introduction),
+        });
+        assert_eq!(refusals(&world), before + 1, "i{incarnation} was taken");
+        world.run(5);
+        assert_eq!(world.row(id).generation, generation);
+    }
+}
+
+#[test]
+fn a_pause_given_while_the_job_starts_ends_with_the_first_resume() {
+    let mut world = World::new(1, 4);
+    let id = world.submit(long(OnDisconnect::Keep));
+    world.until(30, "a start", |world| world.row(id).generation.is_some());
+    assert_eq!(world.row(id).step, 0, "it has not trained yet");
+    world.change(model::client::Change::Pause { job: id }).expect("it can be paused");
+    world.until_phase(id, model::reason::PhaseName::Paused, 120);
+    world.change(model::client::Change::Resume { job: id }).expect("it can be resumed");
+    world.until(120, "training", |world| world.row(id).step > 0);
 }
 
 #[test]
