@@ -6,5 +6,6 @@ mod common;
 mod faults;
 mod life;
 mod malformed;
+mod readme;
 mod rescale;
 mod submits;

@@ -15,6 +15,8 @@ pub(crate) struct Story {
     /// Each prediction of the time left, when it was made.
     predictions: Vec<(Duration, f64)>,
     first_step: Option<Duration>,
+    /// As last measured.
+    steps_per_s: Value,
     ended: Option<Duration>,
     /// `show` at the end.
     last: Value,
@@ -33,6 +35,7 @@ impl Story {
             shape: (0, 0),
             predictions: Vec::new(),
             first_step: None,
+            steps_per_s: Value::Null,
             ended: None,
             last: Value::Null,
         }
@@ -44,6 +47,9 @@ impl Story {
         self.shape = (count("servers"), count("workers"));
         if row["step"].as_u64().is_some_and(|step| step > 0) {
             self.first_step.get_or_insert(at);
+        }
+        if row["steps_per_s"].is_number() {
+            self.steps_per_s = row["steps_per_s"].clone();
         }
         if let Some(left) = row["remaining_s"].as_f64() {
             self.predictions.push((at, left));
@@ -67,7 +73,8 @@ impl Story {
     }
 
     pub(crate) fn outcome(&self) -> String {
-        format!("{} ({})", self.last["phase"], self.last["reason"])
+        let text = |field: &str| self.last[field].as_str().unwrap_or("?").to_owned();
+        format!("{} ({})", text("phase"), text("reason"))
     }
 
     pub(crate) fn converged(&self) -> bool {
@@ -135,9 +142,8 @@ impl Story {
         };
         let _infallible = writeln!(
             text,
-            "  steps/s predicted {} measured {}; {} s without training in all",
-            number(&shown["steps_per_s_predicted"], 2),
-            number(&shown["steps_per_s_measured"], 2),
+            "  {} steps/s at its end; {} s without training in all",
+            number(&self.steps_per_s, 2),
             number(&shown["paused_s"], 1),
         );
         for decision in self.decisions() {
