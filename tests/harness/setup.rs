@@ -1,7 +1,7 @@
 //! What a fresh machine needs for training: a Python with MXNet that the tasks' user can reach.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,6 +68,9 @@ fn base() -> Result<PathBuf> {
     }
     let fallback = PathBuf::from("/var/tmp/optimus-python");
     fs::create_dir_all(&fallback)?;
+    // Anyone may make a folder there, and root is about to run what lies in it.
+    let owner = fs::symlink_metadata(&fallback)?.uid();
+    ensure!(owner == 0, "{} belongs to user {owner}: remove it", fallback.display());
     Ok(fallback)
 }
 

@@ -41,7 +41,8 @@ impl Table {
     }
 
     fn draw(&mut self, elapsed: Duration, rows: &[Value]) {
-        let mut frame = String::new();
+        // Without automatic wrapping: a long line is cut, or the next frame would begin too low.
+        let mut frame = String::from("\x1b[?7l");
         if self.lines_drawn > 0 {
             let _infallible = write!(frame, "\x1b[{}A", self.lines_drawn);
         }
@@ -64,6 +65,7 @@ impl Table {
                 number(&row["remaining_s"], 0, " s"),
             );
         }
+        frame.push_str("\x1b[?7h");
         self.lines_drawn = rows.len() + 2;
         let mut out = std::io::stdout().lock();
         let _closed = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
