@@ -234,15 +234,18 @@ impl Cluster {
     }
 
     fn master_toml(&self, options: &ClusterOptions) -> String {
+        // Clusters of two runs on one machine share its loopback addresses, so not these.
+        let first = 21_000 + std::process::id() % 80 * 105;
         format!(
             "cluster = \"loopback\"\nlisten = \"{}\"\nstate_dir = \"{}\"\n{}[tls]\nca = \"{}\"\n\
-             certificate = \"{}\"\nkey = \"{}\"\n",
+             certificate = \"{}\"\nkey = \"{}\"\n[limits]\nroot_ports = [{first}, {}]\n",
             self.address,
             self.folder.join("master").display(),
             options.master_toml,
             self.pki("ca.pem"),
             self.pki("master.pem"),
             self.pki("master.key"),
+            first + 104,
         )
     }
 
