@@ -168,8 +168,12 @@ class Ends(unittest.TestCase):
                 return before == last
 
             # Two readings further apart than the longest delay of a report.
-            while not stands():
+            for _ in range(60):
+                if stands():
+                    break
                 time.sleep(0.5)
+            else:
+                self.fail("the workers trained on without a server for 30 s")
             for name in ("worker0", "worker1"):
                 job.processes[name].terminate()
             statuses = job.wait(limit_s=5, names=("worker0", "worker1"))
