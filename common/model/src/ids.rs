@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -95,15 +96,37 @@ numbered!(
 pub struct BootId(pub String);
 
 /// A server's name, as its certificate carries it: 1 to 63 of `a-z 0-9 . -`, starting with a
-/// letter or digit.
+/// letter or digit. Clones share the text: plans name nodes by the hundred thousand.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct NodeId(String);
+pub struct NodeId(Arc<str>);
 
 impl NodeId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// A name out of a file that no certificate carries: any printable text.
+    ///
+    /// # Errors
+    /// Where it is empty, longer than 253 characters, or holds a control character.
+    pub fn for_file(text: &str) -> Result<Self, InvalidName> {
+        let fits = (1..=253).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        if fits {
+            return Ok(Self(text.into()));
+        }
+        Err(InvalidName {
+            what: "node name",
+            given: text.chars().take(80).collect(),
+            remedy: "use 1 to 253 characters without control characters",
+        })
+    }
+
+    /// True where both are clones of one name: quicker than comparing the text.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -123,7 +146,7 @@ impl FromStr for NodeId {
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-')
             && text.starts_with(|c: char| c.is_ascii_alphanumeric());
         if fits {
-            return Ok(Self(text.to_owned()));
+            return Ok(Self(text.into()));
         }
         Err(InvalidName {
             what: "node name",
@@ -143,7 +166,7 @@ impl TryFrom<String> for NodeId {
 
 impl From<NodeId> for String {
     fn from(node: NodeId) -> Self {
-        node.0
+        node.0.as_ref().to_owned()
     }
 }
 
@@ -171,5 +194,7 @@ mod tests {
         for wrong in ["", "-n", ".n", "N1", "n 1", "n\n1", "né", "../x", long.as_str()] {
             assert!(wrong.parse::<NodeId>().is_err(), "{wrong:?} was taken");
         }
+        assert_eq!(NodeId::for_file("Rack 7_A").unwrap().as_str(), "Rack 7_A");
+        assert!(NodeId::for_file("").is_err() && NodeId::for_file("n\n1").is_err());
     }
 }

@@ -50,7 +50,7 @@ impl Control {
                 | Verb::Rescale { .. }
                 | Verb::Evict
                 | Verb::Wait => {
-                    let mut words = decision.reason.text.clone();
+                    let mut words = decision.reason.text();
                     for (reason, nodes) in &decision.reason.nodes_refused {
                         words = format!("{words}; {nodes} nodes: {reason}");
                     }
@@ -157,7 +157,7 @@ impl Control {
             verb: decision.verb.name().to_owned(),
             from,
             to,
-            reason: reason.text.chars().take(1_000).collect(),
+            reason: reason.text().chars().take(1_000).collect(),
             predicted_steps_per_s: reason.speed_after,
             measured_steps_per_s: None,
             remaining_s: reason.remaining_s,
@@ -293,7 +293,7 @@ impl Control {
             origin,
             round: Some(round),
             profiling: job.is_profiling(),
-            reason: reason.text.chars().take(1_000).collect(),
+            reason: reason.text().chars().take(1_000).collect(),
             predicted: Predicted {
                 before: reason.speed_before,
                 after: reason.speed_after,
@@ -311,7 +311,7 @@ impl Control {
                 self.give_place(id, place);
             }
             Verb::Evict => {
-                let words: String = reason.text.chars().take(1_000).collect();
+                let words: String = reason.text().chars().take(1_000).collect();
                 let reason = format!("gave its place up in {round}: {words}");
                 self.begin_save(id, Goal::Leave(Next::Queue { reason }));
             }

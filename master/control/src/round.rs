@@ -156,7 +156,7 @@ impl Control {
                 jobs.push(input);
             }
         }
-        let nodes = self.node_inputs(&jobs);
+        let nodes = self.node_inputs(&jobs).into();
         Snapshot { revision: self.rounding.revision, now: self.now.mono, nodes, jobs }
     }
 
@@ -190,6 +190,8 @@ impl Control {
             arrival: job.arrival,
             current,
             want,
+            requested: None,
+            attained_s: 0.0,
             rescale_cost_s: self.rescale_cost_s(job),
         })
     }

@@ -10,7 +10,7 @@ use crate::allocate::{Kind, within};
 use crate::entry::{Aim, Standing};
 use crate::place::{find, find_on};
 use crate::room::{Spots, View, shape_of};
-use crate::round::Round;
+use crate::round::{Refusals, Round};
 
 /// A task taken from a job to make room.
 #[derive(Clone, Copy, Debug)]
@@ -51,22 +51,30 @@ impl Ord for Loss {
 }
 
 impl Round<'_> {
-    /// Gives or reserves the least shape of every job that needs a place. Each later job sees
-    /// what the earlier ones were given, so that nobody overtakes.
-    pub(crate) fn admit(&mut self) {
-        for job in self.order.clone() {
-            if !self.entries[job].needs_place() {
-                continue;
-            }
+    /// Gives or reserves the least shape of each of these jobs in turn. Each later job sees what
+    /// the earlier ones were given, so that nobody overtakes.
+    pub(crate) fn admit(&mut self, jobs: &[usize]) {
+        let mut refusals = Refusals::default();
+        for job in jobs.iter().copied() {
+            self.admitted[job] = true;
             let least = self.entries[job].gains.least;
             self.room.lift(job);
-            if let Some(spots) = find(&self.room, job, least, View::Both, self.scratch) {
+            if !refusals.knows(&self.room, job, least)
+                && let Some(spots) = find(&self.room, job, least, View::Both, self.scratch)
+            {
                 self.room.lower(job, spots.clone(), spots);
                 continue;
             }
             let idle = self.idle(job);
-            let reserved = find(&self.room, job, least, View::Then, self.scratch)
-                .or_else(|| self.make_room(job, least));
+            let reserved = if refusals.knows(&self.room, job, least) {
+                None
+            } else {
+                find(&self.room, job, least, View::Then, self.scratch)
+                    .or_else(|| self.make_room(job, least))
+            };
+            if reserved.is_none() {
+                refusals.add(&self.room, job, least);
+            }
             let goal = reserved.unwrap_or_else(|| idle.clone());
             self.room.lower(job, idle, goal);
         }
@@ -80,7 +88,7 @@ impl Round<'_> {
             | Standing::Waiting
             | Standing::Running
             | Standing::Fixed
-            | Standing::Unfit { .. } => Spots::new(),
+            | Standing::Unfit { .. } => Spots::default(),
         }
     }
 
@@ -93,7 +101,7 @@ impl Round<'_> {
             && !matches!(entry.aim, Aim::Pinned(_))
             && shape_of(goal) != entry.gains.least
             && within(entry.gains.least, shape_of(goal))
-            && goal.iter().all(|(node, _)| self.room.node(*node).open)
+            && goal.iter().all(|(node, _)| self.room.is_open(*node))
     }
 
     /// Takes tasks from running jobs, the least loss first, until `shape` of the lifted job fits
@@ -108,7 +116,7 @@ impl Round<'_> {
         let each = givers.iter().flat_map(|giver| Kind::BOTH.map(|kind| (*giver, kind)));
         let mut heap: BinaryHeap<Reverse<Offered>> =
             each.filter_map(|(giver, kind)| self.offered(giver, kind)).map(Reverse).collect();
-        let (candidates, _) = self.room.candidates(job, View::Then, CANDIDATES);
+        let (candidates, _) = self.room.candidates(job, View::Then, CANDIDATES, usize::MAX);
         let mut near: BTreeSet<usize> = candidates.into_iter().collect();
         let mut taken = Vec::new();
         let mut found = None;
@@ -156,7 +164,8 @@ impl Round<'_> {
         let mut found = found;
         for one in taken.iter().rev() {
             // A task on another node than the reserved ones is not in the way.
-            let spots = found.iter().flatten().any(|(node, _)| *node == one.node);
+            let spots =
+                found.iter().flat_map(|spots| spots.iter()).any(|(node, _)| *node == one.node);
             self.give_back(*one);
             if !spots {
                 continue;
@@ -206,7 +215,7 @@ impl Round<'_> {
         shape: Shape,
     ) -> Option<usize> {
         let demand = self.room.demand(giver);
-        let freed = if kind == Kind::Server { &demand.server } else { &demand.worker };
+        let freed = if kind == Kind::Server { demand.server() } else { demand.worker() };
         let count = |here: &Shape| if kind == Kind::Server { here.servers } else { here.workers };
         let spots = self.room.hold(giver).goal.iter().filter(|(_, here)| count(here) > 0);
         spots
@@ -240,18 +249,18 @@ impl Round<'_> {
     }
 
     fn take(&mut self, one: Taken) {
-        let mut spots = self.room.hold(one.from).goal.clone();
+        let mut spots = self.room.hold(one.from).goal.to_vec();
         for (node, here) in &mut spots {
             if *node == one.node {
                 *here = one.kind.taken_from(*here);
             }
         }
         spots.retain(|(_, here)| !here.is_empty());
-        self.room.set(one.from, spots);
+        self.room.set(one.from, spots.into());
     }
 
     fn give_back(&mut self, one: Taken) {
-        let mut spots = self.room.hold(one.from).goal.clone();
+        let mut spots = self.room.hold(one.from).goal.to_vec();
         match spots.iter_mut().find(|(node, _)| *node == one.node) {
             Some((_, here)) => *here = one.kind.added_to(*here),
             None => {
@@ -259,7 +268,7 @@ impl Round<'_> {
                 spots.sort_unstable_by_key(|(node, _)| *node);
             }
         }
-        self.room.set(one.from, spots);
+        self.room.set(one.from, spots.into());
     }
 
     /// Shrinks a job where it stands to a shape within its own, in favour of the lifted job.

@@ -6,12 +6,13 @@
 //! A task that does not fit is skipped for good, as what is left only shrinks, and every other
 //! task is still tried, the same job's other kind included. A gain of zero is none.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use model::{Resources, Shape};
 
-use crate::estimate::speed::SpeedModel;
+use crate::estimate::speed::{SpeedForm, SpeedModel};
 use crate::room::{Amounts, Demand, Kinds};
 
 /// What a job has left and how fast it would do it.
@@ -26,15 +27,66 @@ impl Progress<'_> {
     /// Eqn. (6): seconds left at a shape; infinite where the model sees no speed there.
     #[must_use]
     pub fn seconds_left(&self, shape: Shape) -> f64 {
-        let work_per_s = self.speed.work_per_s(shape);
-        if self.work <= 0.0 {
-            0.0
-        } else if work_per_s > 0.0 {
-            self.work / work_per_s
-        } else {
-            f64::INFINITY
-        }
+        Pace::of(*self).seconds_left(shape)
     }
+}
+
+/// A [`Progress`] made ready for the hundred thousand evaluations of a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace<'a> {
+    pub(crate) speed: &'a SpeedModel,
+    pub(crate) work: f64,
+    /// Seconds for one unit of work are the sum of these times 1/w, 1/p, 1, w/p, p/w, w and p;
+    /// none where the model is more than θ.
+    terms: Option<[f64; 7]>,
+}
+
+impl<'a> Pace<'a> {
+    pub(crate) fn of(progress: Progress<'a>) -> Self {
+        let Progress { speed, work } = progress;
+        Self { speed, work, terms: terms(speed) }
+    }
+
+    /// Eqn. (6): seconds left at a shape; infinite where the model sees no speed there.
+    pub(crate) fn seconds_left(&self, shape: Shape) -> f64 {
+        if self.work <= 0.0 {
+            return 0.0;
+        }
+        let Some([per_worker, per_server, constant, crowd, thin, workers, servers]) = self.terms
+        else {
+            let work_per_s = self.speed.work_per_s(shape);
+            return if work_per_s > 0.0 { self.work / work_per_s } else { f64::INFINITY };
+        };
+        let (p, w) = (f64::from(shape.servers), f64::from(shape.workers));
+        let (each_w, each_p) = (1.0 / w, 1.0 / p);
+        let seconds = (per_worker + thin * p) * each_w
+            + (per_server + crowd * w) * each_p
+            + constant
+            + workers * w
+            + servers * p;
+        // An empty kind of task makes this infinite or no number.
+        if seconds > 0.0 && seconds.is_finite() { self.work * seconds } else { f64::INFINITY }
+    }
+}
+
+fn terms(speed: &SpeedModel) -> Option<[f64; 7]> {
+    let theta = &speed.theta;
+    if theta.len() != speed.form.coefficients() {
+        return None;
+    }
+    let terms = match speed.form {
+        SpeedForm::Async => [theta[0], theta[1], theta[2], 0.0, theta[3], 0.0, 0.0],
+        SpeedForm::SyncGlobal { batch } => {
+            let batch = f64::from(batch.max(1));
+            [theta[0] * batch, 0.0, theta[1], theta[2], 0.0, theta[3], theta[4]]
+        }
+        SpeedForm::SyncPerWorker { batch } => {
+            let batch = f64::from(batch.max(1));
+            let each = |at: usize| theta[at] / batch;
+            [theta[0] + each(1), each(2), each(3), 0.0, each(4), 0.0, 0.0]
+        }
+    };
+    terms.iter().all(|term| term.is_finite()).then_some(terms)
 }
 
 /// A job that asks for tasks.
@@ -83,7 +135,7 @@ pub(crate) fn within(small: Shape, large: Shape) -> bool {
 /// A job's gains by Eqn. (9).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gains<'a> {
-    pub(crate) progress: Option<Progress<'a>>,
+    pub(crate) progress: Option<Pace<'a>>,
     pub(crate) least: Shape,
     pub(crate) max: Shape,
     pub(crate) weight: f64,
@@ -96,10 +148,17 @@ pub(crate) struct Gains<'a> {
 const SHARE_MIN: f64 = 1e-9;
 
 /// The largest share of the cluster's total that these amounts are of any kind.
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
 pub(crate) fn dominant_share(amounts: &[i128], total: &[i128]) -> f64 {
-    let share = |(need, total): (&i128, &i128)| *need as f64 / (*total).max(1) as f64;
+    let share = |(need, total): (&i128, &i128)| {
+        if *need == 0 { 0.0 } else { float(*need) / float((*total).max(1)) }
+    };
     amounts.iter().zip(total).map(share).fold(SHARE_MIN, f64::max)
+}
+
+/// Most amounts fit in 64 bits, which convert far quicker.
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
+fn float(amount: i128) -> f64 {
+    i64::try_from(amount).map_or(amount as f64, |amount| amount as f64)
 }
 
 impl Gains<'_> {
@@ -119,13 +178,21 @@ impl Gains<'_> {
         (!gain.is_nan()).then_some(gain)
     }
 
-    /// Gain of one more task; none at the bound or where nothing is gained.
-    fn of_adding(&self, shape: Shape, kind: Kind) -> Option<f64> {
+    /// Gain of one more task, and the seconds left then; none at the bound or where nothing is
+    /// gained.
+    fn of_adding(&self, shape: Shape, held_s: f64, kind: Kind) -> Option<(f64, f64)> {
         let more = kind.added_to(shape);
         if more == shape || !within(more, self.max) {
             return None;
         }
-        self.gain(shape, more, kind).filter(|gain| *gain > 0.0)
+        let after_s = self.progress?.seconds_left(more);
+        let gain = (held_s - after_s) * self.weight / self.share(kind);
+        // Not where it is no number.
+        (gain > 0.0).then_some((gain, after_s))
+    }
+
+    pub(crate) fn seconds_left(&self, shape: Shape) -> f64 {
+        self.progress.map_or(f64::INFINITY, |pace| pace.seconds_left(shape))
     }
 
     /// What the loss of one task of this kind matters; none where that would go below the least
@@ -147,9 +214,9 @@ impl Gains<'_> {
         least.map(|(kind, _)| kind)
     }
 
-    /// `from`, then ever smaller shapes down to the least, the least loss undone first.
+    /// Ever smaller shapes than `from` down to the least, the least loss undone first.
     pub(crate) fn shrinking(&self, from: Shape) -> Vec<Shape> {
-        let mut shapes = vec![from];
+        let mut shapes = Vec::new();
         let mut shape = from;
         while let Some(kind) = self.least_loss(shape) {
             shape = kind.taken_from(shape);
@@ -166,6 +233,8 @@ struct Offered {
     gain: f64,
     claim: usize,
     kind: Kind,
+    /// Seconds left after it.
+    after_s: f64,
 }
 
 impl Ord for Offered {
@@ -194,65 +263,321 @@ impl Eq for Offered {}
 pub fn allocate(total: &Resources, free: &Resources, claims: &[Claim<'_>]) -> Vec<Shape> {
     let kinds = Kinds::of(claims.iter().flat_map(|claim| [claim.server, claim.worker]));
     let total = kinds.amounts(total);
-    let mut left = kinds.amounts(free);
-    let demands: Vec<Demand> = claims
-        .iter()
-        .map(|claim| Demand {
-            server: kinds.amounts(claim.server),
-            worker: kinds.amounts(claim.worker),
-        })
-        .collect();
+    let demands: Vec<Demand> =
+        claims.iter().map(|claim| Demand::new(&kinds, claim.server, claim.worker)).collect();
     let gains: Vec<Gains<'_>> = claims
         .iter()
         .zip(&demands)
         .map(|(claim, demand)| Gains {
-            progress: claim.progress,
+            progress: claim.progress.map(Pace::of),
             least: claim.least,
             max: claim.max,
             weight: claim.weight,
-            server_share: dominant_share(&demand.server, &total),
-            worker_share: dominant_share(&demand.worker, &total),
+            server_share: dominant_share(demand.server(), &total),
+            worker_share: dominant_share(demand.worker(), &total),
         })
         .collect();
-    let mut given = vec![Shape::default(); claims.len()];
-    for (given, (gains, demand)) in given.iter_mut().zip(gains.iter().zip(&demands)) {
-        let need: Amounts = demand.of(gains.least).collect();
-        if take(&mut left, &need) {
-            *given = gains.least;
+    let mut sharing = Sharing::new(kinds.amounts(free), gains.iter().zip(&demands).collect());
+    sharing.give_least();
+    sharing.give_rest();
+    sharing.into_given()
+}
+
+/// Tasks on their way to the jobs.
+#[derive(Debug)]
+pub(crate) struct Sharing<'a> {
+    claims: Vec<(&'a Gains<'a>, &'a Demand)>,
+    state: State,
+}
+
+/// What was given so far.
+#[derive(Clone, Debug)]
+struct State {
+    left: Amounts,
+    given: Vec<Shape>,
+    /// Seconds left at what is given.
+    held_s: Vec<f64>,
+    /// Whether a task of a kind is known not to fit.
+    shut: Vec<[bool; 2]>,
+    /// The best task to add to each claim.
+    next: Vec<Option<Offered>>,
+}
+
+/// Most tasks that one changed claim takes from others in a warm round, and most that others give
+/// for one of them.
+const TAKEN_MAX: usize = 2 * 4096;
+const GIVERS_MAX: usize = 16;
+
+/// How far the gain falls in one sweep over all claims, at first and at the finest.
+const SWEEP: f64 = 0.5;
+const SWEEP_FINEST: f64 = 0.97;
+
+impl<'a> Sharing<'a> {
+    pub(crate) fn new(left: Amounts, claims: Vec<(&'a Gains<'a>, &'a Demand)>) -> Self {
+        let count = claims.len();
+        let state = State {
+            left,
+            given: vec![Shape::default(); count],
+            held_s: vec![f64::INFINITY; count],
+            shut: vec![[false; 2]; count],
+            next: vec![None; count],
+        };
+        Self { claims, state }
+    }
+
+    pub(crate) fn into_given(self) -> Vec<Shape> {
+        self.state.given
+    }
+
+    /// The least shape to each claim that has nothing, in order.
+    pub(crate) fn give_least(&mut self) {
+        for claim in 0..self.claims.len() {
+            let (gains, demand) = self.claims[claim];
+            if self.state.given[claim].is_empty()
+                && take(&mut self.state.left, demand.of(gains.least))
+            {
+                self.set(claim, gains.least);
+            }
         }
     }
-    // Whether a task of this kind is known not to fit.
-    let mut shut = vec![[false; 2]; claims.len()];
-    let best = |claim: usize, shape: Shape, shut: [bool; 2]| {
+
+    fn set(&mut self, claim: usize, shape: Shape) {
+        self.state.given[claim] = shape;
+        self.state.held_s[claim] = self.claims[claim].0.seconds_left(shape);
+    }
+
+    fn add(&mut self, offered: Offered) {
+        let claim = offered.claim;
+        self.state.given[claim] = offered.kind.added_to(self.state.given[claim]);
+        self.state.held_s[claim] = offered.after_s;
+    }
+
+    /// Looks for the best task to add to a claim.
+    fn look(&mut self, claim: usize) {
+        let (gains, _) = self.claims[claim];
+        let state = &mut self.state;
+        let (shape, held_s, shut) = (state.given[claim], state.held_s[claim], state.shut[claim]);
         let open = Kind::BOTH.into_iter().zip(shut).filter(|(_, shut)| !shut);
         let offers = open.filter_map(|(kind, _)| {
-            gains[claim].of_adding(shape, kind).map(|gain| Offered { gain, claim, kind })
+            let (gain, after_s) = gains.of_adding(shape, held_s, kind)?;
+            Some(Offered { gain, claim, kind, after_s })
         });
         // The first of equal ones stays.
-        offers.reduce(|best, next| if next.gain > best.gain { next } else { best })
-    };
-    let mut heap: BinaryHeap<Offered> = (0..claims.len())
-        .filter(|claim| !given[*claim].is_empty())
-        .filter_map(|claim| best(claim, given[claim], shut[claim]))
-        .collect();
-    while let Some(Offered { claim, kind, .. }) = heap.pop() {
-        let (need, at) = match kind {
-            Kind::Server => (&demands[claim].server, 0),
-            Kind::Worker => (&demands[claim].worker, 1),
-        };
-        if take(&mut left, need) {
-            given[claim] = kind.added_to(given[claim]);
-        } else {
-            shut[claim][at] = true;
-        }
-        heap.extend(best(claim, given[claim], shut[claim]));
+        state.next[claim] =
+            offers.reduce(|best, next| if next.gain > best.gain { next } else { best });
     }
-    given
+
+    fn need(&self, offered: Offered) -> &'a [i128] {
+        let (_, demand) = self.claims[offered.claim];
+        match offered.kind {
+            Kind::Server => demand.server(),
+            Kind::Worker => demand.worker(),
+        }
+    }
+
+    /// One task after another, the largest gain first, until none fits or gains anything.
+    ///
+    /// As long as everything fits, the order in which claims take their tasks does not matter,
+    /// only down to which gain they have: so all claims take tasks down to some gain in one sweep,
+    /// which costs no sorting. A sweep in which something does not fit that did at its start is
+    /// undone and made smaller, and the smallest is gone through task by task.
+    pub(crate) fn give_rest(&mut self) {
+        for claim in 0..self.claims.len() {
+            if !self.state.given[claim].is_empty() {
+                self.look(claim);
+            }
+        }
+        let mut factor = SWEEP;
+        while let Some(top) =
+            self.state.next.iter().flatten().map(|next| next.gain).reduce(f64::max)
+        {
+            let level = if top.is_finite() { top * factor } else { f64::MAX };
+            let before = self.state.clone();
+            if self.sweep(level, &before.left) {
+                factor = (factor * factor).max(SWEEP);
+                continue;
+            }
+            self.state = before;
+            if factor < SWEEP_FINEST {
+                factor = factor.sqrt();
+            } else {
+                self.pick(level);
+                factor = SWEEP;
+            }
+        }
+    }
+
+    /// Where most claims are to keep what they were given in an earlier round: those without get
+    /// their least shape, the others what they had, and then those without take from them, one
+    /// task after another, as long as they gain more than the others lose.
+    pub(crate) fn give_again(&mut self, known: &[Option<Shape>]) {
+        let mut fresh = Vec::new();
+        for (claim, known) in known.iter().enumerate() {
+            let (gains, demand) = self.claims[claim];
+            if known.is_none() && take(&mut self.state.left, demand.of(gains.least)) {
+                self.set(claim, gains.least);
+                fresh.push(claim);
+            }
+        }
+        for (claim, known) in known.iter().enumerate() {
+            let (_, demand) = self.claims[claim];
+            if let Some(known) = known.filter(|known| !known.is_empty())
+                && take(&mut self.state.left, demand.of(known))
+            {
+                self.set(claim, known);
+            }
+        }
+        self.give_least();
+        if fresh.iter().any(|claim| self.claims[*claim].0.progress.is_some()) {
+            let mut losers = self.losers();
+            for claim in fresh {
+                self.take_over(claim, &mut losers);
+            }
+        }
+        self.fill_up();
+    }
+
+    /// Gives what is left to whom it still fits.
+    fn fill_up(&mut self) {
+        for claim in 0..self.claims.len() {
+            self.state.shut[claim] = [false; 2];
+            if self.state.given[claim].is_empty() {
+                continue;
+            }
+            self.look(claim);
+            while let Some(offered) = self.state.next[claim]
+                && !fits(&self.state.left, self.need(offered).iter().copied())
+            {
+                self.shut(offered);
+                self.look(claim);
+            }
+        }
+        self.pick(0.0);
+    }
+
+    /// The task of each claim whose loss matters least, the least of all on top.
+    fn losers(&self) -> BinaryHeap<Reverse<Offered>> {
+        (0..self.claims.len()).filter_map(|claim| self.loss_of(claim)).map(Reverse).collect()
+    }
+
+    fn loss_of(&self, claim: usize) -> Option<Offered> {
+        let gains = self.claims[claim].0;
+        let shape = self.state.given[claim];
+        let kind = gains.least_loss(shape)?;
+        let after_s = self.state.held_s[claim];
+        Some(Offered { gain: gains.loss(shape, kind)?, claim, kind, after_s })
+    }
+
+    /// Lets one claim grow at the cost of others.
+    fn take_over(&mut self, claim: usize, losers: &mut BinaryHeap<Reverse<Offered>>) {
+        for _ in 0..TAKEN_MAX {
+            self.state.shut[claim] = [false; 2];
+            self.look(claim);
+            let Some(offered) = self.state.next[claim] else { return };
+            let need = self.need(offered);
+            let mut undone = Vec::new();
+            while !fits(&self.state.left, need.iter().copied()) && undone.len() < GIVERS_MAX {
+                let Some(Reverse(lost)) = losers.pop() else { break };
+                // The entry may be of an earlier shape.
+                match self.loss_of(lost.claim) {
+                    Some(now) if now != lost => losers.push(Reverse(now)),
+                    Some(_) if lost.claim == claim => {}
+                    Some(_) if lost.gain >= offered.gain => {
+                        losers.push(Reverse(lost));
+                        break;
+                    }
+                    Some(_) => {
+                        undone.push((lost.claim, self.state.given[lost.claim]));
+                        self.give_back(lost);
+                        losers.extend(self.loss_of(lost.claim).map(Reverse));
+                    }
+                    None => {}
+                }
+            }
+            if take(&mut self.state.left, need.iter().copied()) {
+                self.add(offered);
+                continue;
+            }
+            for (other, shape) in undone.into_iter().rev() {
+                let held = self.state.given[other];
+                let (_, demand) = self.claims[other];
+                let more = Shape::new(shape.servers - held.servers, shape.workers - held.workers);
+                if take(&mut self.state.left, demand.of(more)) {
+                    self.set(other, shape);
+                    losers.extend(self.loss_of(other).map(Reverse));
+                }
+            }
+            return;
+        }
+    }
+
+    fn give_back(&mut self, lost: Offered) {
+        let need = self.need(lost);
+        for (left, need) in self.state.left.iter_mut().zip(need) {
+            *left += need;
+        }
+        self.set(lost.claim, lost.kind.taken_from(self.state.given[lost.claim]));
+    }
+
+    /// Every claim takes its tasks down to a gain. False where a task does not fit that would
+    /// have fitted in `at_start`.
+    fn sweep(&mut self, level: f64, at_start: &[i128]) -> bool {
+        for claim in 0..self.claims.len() {
+            while let Some(offered) = self.state.next[claim].filter(|next| next.gain >= level) {
+                let need = self.need(offered);
+                if take(&mut self.state.left, need.iter().copied()) {
+                    self.add(offered);
+                } else if fits(at_start, need.iter().copied()) {
+                    return false;
+                } else {
+                    self.shut(offered);
+                }
+                self.look(claim);
+            }
+        }
+        true
+    }
+
+    fn shut(&mut self, offered: Offered) {
+        let at = match offered.kind {
+            Kind::Server => 0,
+            Kind::Worker => 1,
+        };
+        self.state.shut[offered.claim][at] = true;
+    }
+
+    /// Gives tasks in the order of their gains, down to a gain.
+    fn pick(&mut self, level: f64) {
+        let next = self.state.next.iter().flatten();
+        let mut heap: BinaryHeap<Offered> =
+            next.filter(|next| next.gain >= level).copied().collect();
+        while let Some(mut top) = heap.peek_mut() {
+            let offered = *top;
+            let claim = offered.claim;
+            let need = self.need(offered);
+            if take(&mut self.state.left, need.iter().copied()) {
+                self.add(offered);
+            } else {
+                self.shut(offered);
+            }
+            self.look(claim);
+            match self.state.next[claim].filter(|next| next.gain >= level) {
+                Some(next) => *top = next,
+                None => {
+                    PeekMut::pop(top);
+                }
+            }
+        }
+    }
+}
+
+fn fits(left: &[i128], need: impl Iterator<Item = i128>) -> bool {
+    left.iter().zip(need).all(|(left, need)| need == 0 || need <= *left)
 }
 
 /// Takes all of `need` or nothing.
-fn take(left: &mut [i128], need: &[i128]) -> bool {
-    let fits = left.iter().zip(need).all(|(left, need)| *need == 0 || need <= left);
+fn take(left: &mut [i128], need: impl Iterator<Item = i128> + Clone) -> bool {
+    let fits = fits(left, need.clone());
     if fits {
         for (left, need) in left.iter_mut().zip(need) {
             *left -= need;

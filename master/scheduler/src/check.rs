@@ -130,7 +130,7 @@ fn check_placement(
 }
 
 fn check_reason(reason: &Reason) -> Option<String> {
-    if reason.text.trim().is_empty() {
+    if reason.text().trim().is_empty() {
         return Some("has no reason in words".to_owned());
     }
     let numbers = [

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use model::Shape;
 use model::job::TASKS_MAX;
 
-use crate::allocate::{Gains, Progress, dominant_share};
-use crate::room::{Demand, Room, Spots, View, shape_of};
-use crate::snapshot::{JobInput, Policy, Remaining, Snapshot, Want};
+use crate::allocate::{Gains, Pace, Progress, dominant_share};
+use crate::room::{Demand, Finder, Room, Spot, Spots, View, shape_of};
+use crate::snapshot::{JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
 
 /// What may be done with a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) young: bool,
     pub(crate) cost_s: f64,
     pub(crate) since_change_ms: u64,
+    /// True once this round found a place for it beyond its least shape.
+    pub(crate) placed: bool,
 }
 
 /// Cost of a rescale where the snapshot's is not a number: the daemon's own first assumption.
@@ -50,6 +52,11 @@ const RESCALE_COST_UNKNOWN_S: f64 = 10.0;
 impl Entry<'_> {
     pub(crate) fn is_share(&self) -> bool {
         matches!(self.aim, Aim::Share)
+    }
+
+    /// True where the round may give it anything.
+    pub(crate) fn may_get(&self) -> bool {
+        self.needs_place() || self.standing == Standing::Running
     }
 
     /// True where the round looks for a place for this job: it waits or cannot stay.
@@ -63,29 +70,35 @@ impl Entry<'_> {
     }
 }
 
-/// All jobs, in the snapshot's order, entered into the room as they run.
+/// All jobs, in the snapshot's order, entered into the room as they run unless they are in it.
 pub(crate) fn entries<'a>(
     snapshot: &'a Snapshot,
+    nodes: &[&NodeInput],
     policy: &Policy,
-    room: &mut Room<'a>,
+    room: &mut Room,
     total: &[i128],
 ) -> Vec<Entry<'a>> {
     let mut entries = Vec::with_capacity(snapshot.jobs.len());
+    let mut finder = Finder::new(nodes);
     for (at, input) in snapshot.jobs.iter().enumerate() {
         let mut entry = entry(input, policy, room.demand(at), total);
+        let entered = !room.is_lifted(at);
         let (spots, lost) = match &input.current {
-            Some(current) => room.spots(&current.placement),
-            None => (Spots::new(), false),
+            Some(_) if entered => (room.hold(at).current.clone(), false),
+            Some(current) => finder.spots(&current.placement),
+            None => (Spots::default(), false),
         };
         if entry.standing == Standing::Running
             && let Some(why) = displacement(&entry, &spots, lost)
         {
             entry.standing = Standing::Displaced { lost, why };
         }
-        room.enter(at, spots);
+        if !entered {
+            room.enter(at, spots);
+        }
         entries.push(entry);
     }
-    displace_from_full_nodes(&mut entries, room);
+    displace_from_full_nodes(&mut entries, nodes, room);
     entries
 }
 
@@ -121,12 +134,12 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, demand: &Demand, total: &[i12
         standing,
         aim,
         gains: Gains {
-            progress,
+            progress: progress.map(Pace::of),
             least,
             max,
             weight: priority * if young { policy.young_factor } else { 1.0 },
-            server_share: dominant_share(&demand.server, total),
-            worker_share: dominant_share(&demand.worker, total),
+            server_share: dominant_share(demand.server(), total),
+            worker_share: dominant_share(demand.worker(), total),
         },
         young,
         cost_s: if cost_s.is_finite() && cost_s >= 0.0 {
@@ -135,6 +148,7 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, demand: &Demand, total: &[i12
             RESCALE_COST_UNKNOWN_S
         },
         since_change_ms: input.current.as_ref().map_or(0, |current| current.since_change_ms),
+        placed: false,
     }
 }
 
@@ -177,7 +191,7 @@ fn progress<'a>(
 }
 
 /// Why a running job cannot stay as it is, for its own part.
-fn displacement(entry: &Entry<'_>, spots: &Spots, lost: bool) -> Option<String> {
+fn displacement(entry: &Entry<'_>, spots: &[Spot], lost: bool) -> Option<String> {
     let shape = shape_of(spots);
     let Gains { least, max, .. } = entry.gains;
     if lost {
@@ -190,9 +204,9 @@ fn displacement(entry: &Entry<'_>, spots: &Spots, lost: bool) -> Option<String> 
 }
 
 /// Where an open node has less than its tasks hold, jobs stay in order of arrival while they fit.
-fn displace_from_full_nodes(entries: &mut [Entry<'_>], room: &Room<'_>) {
+fn displace_from_full_nodes(entries: &mut [Entry<'_>], nodes: &[&NodeInput], room: &Room) {
     let full: Vec<usize> = (0..room.node_count())
-        .filter(|node| room.node(*node).open && room.left(*node, View::Then).any(|left| left < 0))
+        .filter(|node| room.is_open(*node) && room.left(*node, View::Then).any(|left| left < 0))
         .collect();
     if full.is_empty() {
         return;
@@ -223,7 +237,7 @@ fn displace_from_full_nodes(entries: &mut [Entry<'_>], room: &Room<'_>) {
                     *left -= need;
                 }
             } else {
-                let why = format!("{} has less than its tasks take", room.node(node).id);
+                let why = format!("{} has less than its tasks take", nodes[node].id);
                 entries[*job].standing = Standing::Displaced { lost: false, why };
             }
         }

@@ -6,9 +6,9 @@ use model::Shape;
 
 use crate::allocate::within;
 use crate::entry::{Aim, Standing};
-use crate::place::{cross_node_share, transfer_time};
-use crate::plan::{Decision, Reason, Verb};
-use crate::room::{Demand, View, shape_of};
+use crate::place::{cross_of, transfer_of};
+use crate::plan::{Decision, Reason, Verb, Words};
+use crate::room::{Demand, View, placement, shape_of};
 use crate::round::Round;
 
 /// Most reasons listed for the nodes that refuse a job; the rest are added up.
@@ -37,13 +37,11 @@ pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
                 reason.nodes_refused.clone_from(&refusal.nodes);
                 reason.remedy = Some(refusal.remedy.clone());
             }
-            reason.text = text(round, job, &verb, &reason);
+            reason.words = words(round, job, &verb, &reason);
             let entry = &round.entries[job];
             let counts = !matches!(verb, Verb::Wait | Verb::Evict)
                 && matches!(entry.standing, Standing::Running | Standing::Waiting);
-            if counts && entry.young && entry.gains.progress.is_some() {
-                reason.text.push_str("; its end is not known yet");
-            }
+            reason.young = counts && entry.young && entry.gains.progress.is_some();
             Decision { job: round.entries[job].input.id, verb, reason }
         })
         .collect()
@@ -52,13 +50,13 @@ pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
 fn verb(round: &Round<'_>, job: usize) -> Verb {
     let hold = round.room.hold(job);
     let runs = round.entries[job].input.current.is_some();
-    let placement = || round.room.placement(&hold.next);
+    let placed = || placement(round.nodes, &hold.next);
     match (runs, hold.next.is_empty()) {
         (false, true) => Verb::Wait,
-        (false, false) => Verb::Start { placement: placement() },
+        (false, false) => Verb::Start { placement: placed() },
         (true, _) if !is_moved(round, job) => Verb::Keep,
         (true, true) => Verb::Evict,
-        (true, false) => Verb::Rescale { placement: placement() },
+        (true, false) => Verb::Rescale { placement: placed() },
     }
 }
 
@@ -93,29 +91,33 @@ fn numbers(round: &Round<'_>, job: usize, verb: &Verb) -> Reason {
         finite(speed).filter(|_| !shape.is_empty())
     };
     let change = matches!(verb, Verb::Rescale { .. }).then(|| round.change(job, after)).flatten();
-    let placement = round.room.placement(&hold.next);
+    let shares = || hold.next.iter().map(|(_, here)| *here);
     let placed = !hold.next.is_empty();
     let allocated = if entry.is_share() { round.allocated[job] } else { after };
     Reason {
-        text: String::new(),
+        words: Words::default(),
+        young: false,
         allocated: if allocated.is_empty() { after } else { allocated },
         speed_before: speed(before),
         speed_after: speed(after),
         remaining_s: entry.seconds_left(after).filter(|_| placed).and_then(finite),
         gain_s: change.and_then(|change| finite(change.before_s - change.after_s)),
         cost_s: matches!(verb, Verb::Rescale { .. }).then_some(entry.cost_s),
-        transfer_time: placed.then(|| transfer_time(&placement)).and_then(finite),
-        cross_node_share: placed.then(|| cross_node_share(&placement)).and_then(finite),
+        transfer_time: placed.then(|| transfer_of(after, shares())).and_then(finite),
+        cross_node_share: placed.then(|| cross_of(after, shares())).and_then(finite),
         nodes_refused: Vec::new(),
         remedy: None,
     }
 }
 
-fn text(round: &Round<'_>, job: usize, verb: &Verb, reason: &Reason) -> String {
+fn words(round: &Round<'_>, job: usize, verb: &Verb, reason: &Reason) -> Words {
     let hold = round.room.hold(job);
-    match verb {
-        Verb::Keep => text_keep(round, job, reason),
-        Verb::Start { .. } => text_start(round, job),
+    if let Some(note) = round.notes.get(&job) {
+        return note.clone();
+    }
+    Words::Plain(match verb {
+        Verb::Keep => return words_keep(round, job, reason),
+        Verb::Start { .. } => return words_start(round, job),
         Verb::Rescale { .. } => text_rescale(round, job, reason),
         Verb::Evict => format!("gives everything up: {}", displaced(round, job)),
         Verb::Wait => match &round.entries[job].standing {
@@ -131,7 +133,7 @@ fn text(round: &Round<'_>, job: usize, verb: &Verb, reason: &Reason) -> String {
                 }
             }
         },
-    }
+    })
 }
 
 fn displaced(round: &Round<'_>, job: usize) -> String {
@@ -176,11 +178,11 @@ fn waits_for(round: &Round<'_>, job: usize) -> String {
     }
 }
 
-fn text_keep(round: &Round<'_>, job: usize, reason: &Reason) -> String {
+fn words_keep(round: &Round<'_>, job: usize, reason: &Reason) -> Words {
     let entry = &round.entries[job];
     let hold = round.room.hold(job);
     let shape = shape_of(&hold.current);
-    match &entry.standing {
+    Words::Plain(match &entry.standing {
         Standing::Fixed => format!("stays at {shape} until it has started, saved or stopped"),
         Standing::Unfit { why } => format!("stays at {shape}: {why}"),
         Standing::Displaced { why, .. } if hold.goal == hold.current => {
@@ -188,57 +190,62 @@ fn text_keep(round: &Round<'_>, job: usize, reason: &Reason) -> String {
         }
         Standing::Running | Standing::Waiting | Standing::Displaced { .. } => {
             if hold.goal != hold.current {
-                return format!("stays at {shape} for now: {}", waits_for(round, job));
-            }
-            match entry.aim {
-                Aim::Pinned(pinned) if pinned == shape => format!("pinned to {shape}"),
-                Aim::Pinned(pinned) => format!("stays at {shape}: no room for its pinned {pinned}"),
-                Aim::Profile(_) => format!("is measured at {shape}"),
-                Aim::Share => text_keep_share(round, job, shape),
+                format!("stays at {shape} for now: {}", waits_for(round, job))
+            } else {
+                match entry.aim {
+                    Aim::Pinned(pinned) if pinned == shape => format!("pinned to {shape}"),
+                    Aim::Pinned(pinned) => {
+                        format!("stays at {shape}: no room for its pinned {pinned}")
+                    }
+                    Aim::Profile(_) => format!("is measured at {shape}"),
+                    Aim::Share => return words_keep_share(round, job, shape),
+                }
             }
         }
-    }
+    })
 }
 
-fn text_keep_share(round: &Round<'_>, job: usize, shape: Shape) -> String {
+fn words_keep_share(round: &Round<'_>, job: usize, shape: Shape) -> Words {
     let entry = &round.entries[job];
     let allocated = round.allocated[job];
     if allocated == shape || allocated.is_empty() {
-        return format!("stays at {shape}, which is its allocation");
+        return Words::Stays { shape };
     }
     if entry.since_change_ms < round.policy.change_spacing_ms {
-        return format!(
+        return Words::Plain(format!(
             "stays at {shape}: its last change was {:.0} s ago, {:.0} s are asked",
             model::time::seconds(entry.since_change_ms),
             model::time::seconds(round.policy.change_spacing_ms)
-        );
+        ));
     }
     match round.change(job, allocated) {
-        Some(change) if change.is_worth_it(&round.policy) => {
-            format!("stays at {shape}: no room yet on the nodes for its allocation {allocated}")
+        Some(change) if change.is_worth_it(round.policy) => Words::NoRoomYet { shape, allocated },
+        Some(change) if change.before_s.is_finite() && change.after_s.is_finite() => {
+            Words::NotWorth {
+                shape,
+                allocated,
+                saved_s: change.before_s - change.after_s,
+                cost_s: entry.cost_s,
+                factor: round.policy.hysteresis_factor,
+            }
         }
-        Some(change) if change.before_s.is_finite() && change.after_s.is_finite() => format!(
-            "stays at {shape}: {allocated} would save {:.1} s and cost {:.1} s, {} times that is asked",
-            change.before_s - change.after_s,
-            entry.cost_s,
-            round.policy.hysteresis_factor
-        ),
-        Some(_) | None => format!("stays at {shape}: its speed is not known"),
+        Some(_) | None => Words::Plain(format!("stays at {shape}: its speed is not known")),
     }
 }
 
-fn text_start(round: &Round<'_>, job: usize) -> String {
+fn words_start(round: &Round<'_>, job: usize) -> Words {
     let entry = &round.entries[job];
     let hold = round.room.hold(job);
-    let (shape, nodes) = (shape_of(&hold.next), count(hold.next.len(), "node"));
+    let (shape, nodes) = (shape_of(&hold.next), hold.next.len());
     let allocated = round.allocated[job];
+    let on = || count(nodes, "node");
     match entry.aim {
-        Aim::Pinned(_) => format!("starts with its pinned {shape} on {nodes}"),
-        Aim::Profile(_) => format!("starts with {shape} on {nodes} to be measured"),
-        Aim::Share if allocated.is_empty() || allocated == shape => {
-            format!("starts with {shape} on {nodes}")
+        Aim::Pinned(_) => Words::Plain(format!("starts with its pinned {shape} on {}", on())),
+        Aim::Profile(_) => Words::Plain(format!("starts with {shape} on {} to be measured", on())),
+        Aim::Share => {
+            let shrunk = !allocated.is_empty() && allocated != shape;
+            Words::Starts { shape, nodes, of: shrunk.then_some(allocated) }
         }
-        Aim::Share => format!("starts with {shape} of its allocation {allocated} on {nodes}"),
     }
 }
 
@@ -282,10 +289,10 @@ fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
             .map(|(kind, (left, _))| (kind, left.max(0)))
             .next()
     };
-    let open = || (0..room.node_count()).filter(|node| room.node(*node).open);
-    let server_fits = open().any(|node| lacks(node, &demand.server).is_none());
+    let open = || (0..room.node_count()).filter(|node| room.is_open(*node));
+    let server_fits = open().any(|node| lacks(node, demand.server()).is_none());
     let (what, need) =
-        if server_fits { ("worker", &demand.worker) } else { ("server", &demand.server) };
+        if server_fits { ("worker", demand.worker()) } else { ("server", demand.server()) };
     let mut counts: BTreeMap<(usize, i128), u32> = BTreeMap::new();
     for key in open().filter_map(|node| lacks(node, need)) {
         *counts.entry(key).or_default() += 1;
@@ -314,10 +321,10 @@ fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
 fn larger_than_any_node(round: &Round<'_>, job: usize, open: &[usize]) -> Option<String> {
     let room = &round.room;
     let demand = room.demand(job);
-    let tasks = [("worker", &demand.worker), ("server", &demand.server)];
+    let tasks = [("worker", demand.worker()), ("server", demand.server())];
     tasks.into_iter().find_map(|(what, needs)| {
         needs.iter().enumerate().find_map(|(kind, need)| {
-            let capacity = |node: &usize| room.kinds.amounts(&room.node(*node).capacity)[kind];
+            let capacity = |node: &usize| room.kinds.amounts(&round.nodes[*node].capacity)[kind];
             let largest = open.iter().map(capacity).max()?;
             (largest < *need).then(|| {
                 let (need, largest) =
@@ -346,7 +353,7 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
             missing.iter().map(|(kind, more)| room.kinds.shown(*kind, *more)).collect();
         parts.join(" and ")
     };
-    let open: Vec<usize> = (0..room.node_count()).filter(|node| room.node(*node).open).collect();
+    let open: Vec<usize> = (0..room.node_count()).filter(|node| room.is_open(*node)).collect();
     if open.is_empty() {
         return "no node is open: start an agent, or open a node again".to_owned();
     }
@@ -354,7 +361,7 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
         return words;
     }
     let large_enough = open.iter().copied().filter(|node| {
-        let capacity = room.kinds.amounts(&room.node(*node).capacity);
+        let capacity = room.kinds.amounts(&round.nodes[*node].capacity);
         missing(&mut capacity.into_iter()).is_empty()
     });
     let price = |missing: &[(usize, i128)]| -> f64 {
@@ -365,7 +372,7 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
         .filter(|(_, missing)| !missing.is_empty())
         .min_by(|a, b| price(&a.1).total_cmp(&price(&b.1)).then(a.0.cmp(&b.0)));
     if let Some((node, missing)) = closest {
-        return format!("free {} on {}", words(&missing), room.node(node).id);
+        return format!("free {} on {}", words(&missing), round.nodes[node].id);
     }
     let short = missing(&mut round.total.iter().copied());
     if short.is_empty() {

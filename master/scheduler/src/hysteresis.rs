@@ -40,6 +40,8 @@ pub fn sound(policy: &Policy) -> Policy {
         if value.is_finite() && value >= 0.0 { value } else { default }
     };
     Policy {
+        allocation: policy.allocation,
+        placing: policy.placing,
         hysteresis_factor: fine(policy.hysteresis_factor, default.hysteresis_factor),
         change_spacing_ms: policy.change_spacing_ms,
         young_factor: fine(policy.young_factor, default.young_factor),

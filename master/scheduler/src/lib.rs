@@ -5,6 +5,8 @@
 
 mod admit;
 pub mod allocate;
+pub mod baseline;
+mod cache;
 pub mod check;
 mod entry;
 pub mod estimate;
@@ -12,9 +14,14 @@ mod explain;
 pub mod hysteresis;
 pub mod place;
 pub mod plan;
+mod print;
+mod ranks;
+mod rival;
 mod room;
 pub mod round;
 pub mod snapshot;
+mod spare;
 
+pub use cache::Cache;
 pub use check::check;
-pub use round::{Cache, plan};
+pub use round::{Stage, plan, plan_watched};

@@ -6,11 +6,13 @@
 //! scheduler stands with the first server and costs nothing of its own.
 
 mod exact;
+mod quick;
 mod wide;
 
 use model::{NodeId, NodeShare, Placement, Resources, Shape};
 
-use crate::room::{Amounts, Demand, Kinds, Room, Spots, View};
+use self::quick::Near;
+use crate::room::{Demand, Kinds, Room, Spot, Spots, View};
 
 /// What one node could carry of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,33 +26,53 @@ pub(crate) struct Offer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) table: Vec<u64>,
+    near: Near,
+}
+
+/// The distance of spots.
+fn spread_of(shape: Shape, spots: &[Spot]) -> u32 {
+    distance(shape, spots.iter().map(|(_, here)| *here))
 }
 
 /// Transfer time of a step in units of S/B, by the appendix. 0 on one node; finite for every
 /// placement with a server.
 #[must_use]
 pub fn transfer_time(placement: &Placement) -> f64 {
-    let shape = placement.shape();
-    let far = placement.0.iter().map(|share| {
-        let workers = if share.servers > 0 { shape.workers - share.workers } else { 0 };
-        let servers = if share.workers > 0 { shape.servers - share.servers } else { 0 };
-        workers.max(servers)
-    });
-    f64::from(far.max().unwrap_or(0)) / f64::from(shape.servers.max(1))
+    transfer_of(placement.shape(), placement.0.iter().map(share_of))
 }
 
 /// The share of all pairs of a server and a worker that talk across nodes:
 /// `1 − Σ p_k·w_k/(p·w)`, in 0 to 1.
 #[must_use]
 pub fn cross_node_share(placement: &Placement) -> f64 {
-    let shape = placement.shape();
+    cross_of(placement.shape(), placement.0.iter().map(share_of))
+}
+
+fn share_of(share: &NodeShare) -> Shape {
+    Shape::new(share.servers, share.workers)
+}
+
+pub(crate) fn transfer_of(shape: Shape, shares: impl Iterator<Item = Shape>) -> f64 {
+    f64::from(distance(shape, shares)) / f64::from(shape.servers.max(1))
+}
+
+pub(crate) fn cross_of(shape: Shape, shares: impl Iterator<Item = Shape>) -> f64 {
     let pairs = f64::from(shape.servers) * f64::from(shape.workers);
     if pairs <= 0.0 {
         return 0.0;
     }
-    let near: f64 =
-        placement.0.iter().map(|share| f64::from(share.servers) * f64::from(share.workers)).sum();
+    let near: f64 = shares.map(|here| f64::from(here.servers) * f64::from(here.workers)).sum();
     (1.0 - near / pairs).max(0.0)
+}
+
+/// The transfer time times the number of servers.
+fn distance(shape: Shape, shares: impl Iterator<Item = Shape>) -> u32 {
+    let far = shares.map(|here| {
+        let workers = if here.servers > 0 { shape.workers - here.workers } else { 0 };
+        let servers = if here.workers > 0 { shape.servers - here.servers } else { 0 };
+        workers.max(servers)
+    });
+    far.max().unwrap_or(0)
 }
 
 /// Places one job of a shape on nodes with these amounts left; none where it does not fit.
@@ -62,7 +84,7 @@ pub fn place(
     nodes: &[(NodeId, Resources)],
 ) -> Option<Placement> {
     let kinds = Kinds::of([server, worker].into_iter());
-    let demand = Demand { server: kinds.amounts(server), worker: kinds.amounts(worker) };
+    let demand = Demand::new(&kinds, server, worker);
     let mut sorted: Vec<&(NodeId, Resources)> = nodes.iter().collect();
     sorted.sort_by(|a, b| a.0.cmp(&b.0));
     let offers: Vec<Offer> = sorted
@@ -71,12 +93,12 @@ pub fn place(
         .filter_map(|(node, (_, left))| offer(shape, &demand, node, &kinds.amounts(left)))
         .collect();
     let spots = choose(shape, &offers, &mut Scratch::default())?;
-    let share = |(node, shape): (usize, Shape)| NodeShare {
-        node: sorted[node].0.clone(),
+    let share = |(node, shape): &Spot| NodeShare {
+        node: sorted[*node].0.clone(),
         servers: shape.servers,
         workers: shape.workers,
     };
-    Some(Placement(spots.into_iter().map(share).collect()))
+    Some(Placement(spots.iter().map(share).collect()))
 }
 
 /// Candidates looked at first; four times as many each time they do not suffice.
@@ -85,51 +107,147 @@ const CANDIDATES_FIRST: usize = crate::room::NODES_ALL;
 /// uneven counts can still be beaten.
 const CANDIDATES_MORE: usize = 2;
 
+/// With at most this many nodes the table is asked; with more, a few quick ways are tried first.
+const NODES_FEW: usize = 64;
+
 /// Candidates where tasks beyond the least shape are placed, or as many as there are tasks: in a
 /// large cluster that is almost full it costs too much to search every node for the last gaps.
 const CANDIDATES_EXTRA: usize = 64;
 
+/// Nodes looked at for each candidate wanted: where most of the roomiest nodes lack another kind
+/// of resource, the search must not look at all of them for each job.
+const VISITS_EACH: usize = 4;
+
 /// Places a lifted job; takes nothing. With at most [`CANDIDATES_FIRST`] nodes the result is the
-/// best of all; with more, the best on the roomiest nodes. A place is found whenever there is one.
+/// best of all; with more, a good one on the roomiest nodes. A place is found whenever there is
+/// one.
 pub(crate) fn find(
-    room: &Room<'_>,
+    room: &Room,
     job: usize,
     shape: Shape,
     view: View,
     scratch: &mut Scratch,
 ) -> Option<Spots> {
+    if lacks(room, job, shape) {
+        return None;
+    }
+    if room.node_count() > NODES_FEW {
+        for count in [CANDIDATES_FIRST, CANDIDATES_EXTRA] {
+            scratch.look_near(room, job, view, count);
+            if let Some(spots) = scratch.near.place(shape) {
+                return Some(spots);
+            }
+        }
+    }
     find_among(room, job, shape, (view, room.node_count()), scratch)
 }
 
 /// As [`find`], for a shape that may be shrunk instead: among more than [`CANDIDATES_EXTRA`]
 /// nodes a place can be missed.
 pub(crate) fn find_extra(
-    room: &Room<'_>,
+    room: &Room,
     job: usize,
     shape: Shape,
     view: View,
     scratch: &mut Scratch,
 ) -> Option<Spots> {
-    let tasks = shape.servers.saturating_add(shape.workers);
-    let most = CANDIDATES_EXTRA.max(usize::try_from(tasks).unwrap_or(usize::MAX));
+    if lacks(room, job, shape) {
+        return None;
+    }
+    let most = extra(shape);
+    if room.node_count() > NODES_FEW {
+        scratch.look_near(room, job, view, most);
+        return scratch.near.place(shape);
+    }
     find_among(room, job, shape, (view, most), scratch)
 }
 
+/// How far a search in a large cluster goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// The roomiest nodes only.
+    Little,
+    Full,
+}
+
+/// Of shapes that each lie within the one before: the first with a place for the lifted job, as
+/// [`find_extra`] sees it, and its place. A shape within one that fits, fits too, so halving
+/// finds it.
+pub(crate) fn find_first(
+    room: &Room,
+    job: usize,
+    (whole, smaller): (Shape, impl FnOnce() -> Vec<Shape>),
+    effort: Effort,
+    scratch: &mut Scratch,
+) -> Option<(Shape, Spots)> {
+    let many = room.node_count() > NODES_FEW;
+    // The largest first, among few nodes: it often fits.
+    if many {
+        scratch.look_near(room, job, View::Both, CANDIDATES_FIRST);
+        if effort == Effort::Full {
+            if let Some(spots) = scratch.near.place(whole) {
+                return Some((whole, spots));
+            }
+            scratch.look_near(room, job, View::Both, extra(whole));
+        }
+    }
+    let mut attempt = |shape: Shape| {
+        if many {
+            scratch.near.place(shape)
+        } else {
+            find_extra(room, job, shape, View::Both, scratch)
+        }
+    };
+    if let Some(spots) = attempt(whole) {
+        return Some((whole, spots));
+    }
+    let shapes = smaller();
+    let (mut low, mut high) = (0, shapes.len());
+    let mut best = None;
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        match attempt(shapes[middle]) {
+            Some(spots) => {
+                best = Some((shapes[middle], spots));
+                high = middle;
+            }
+            None => low = middle + 1,
+        }
+    }
+    best
+}
+
+fn extra(shape: Shape) -> usize {
+    let tasks = shape.servers.saturating_add(shape.workers);
+    CANDIDATES_EXTRA.max(usize::try_from(tasks).unwrap_or(usize::MAX))
+}
+
+/// True where the whole cluster has not got enough: most refusals end here.
+fn lacks(room: &Room, job: usize, shape: Shape) -> bool {
+    room.demand(job).of(shape).zip(room.total_left()).any(|(need, left)| need > *left)
+}
+
+impl Scratch {
+    fn look_near(&mut self, room: &Room, job: usize, view: View, count: usize) {
+        let visits = VISITS_EACH * count;
+        let (candidates, _) = room.candidates(job, view, count, visits);
+        self.near.clear(room.demand(job));
+        for node in candidates {
+            self.near.push(node, room.left(node, view));
+        }
+    }
+}
+
 fn find_among(
-    room: &Room<'_>,
+    room: &Room,
     job: usize,
     shape: Shape,
     (view, most): (View, usize),
     scratch: &mut Scratch,
 ) -> Option<Spots> {
-    let demand = room.demand(job);
-    // Most refusals end here, where the whole cluster has not got enough.
-    if demand.of(shape).zip(room.total_left()).any(|(need, left)| need > *left) {
-        return None;
-    }
     let mut count = CANDIDATES_FIRST;
     loop {
-        let (candidates, are_all) = room.candidates(job, view, count);
+        let (candidates, are_all) = room.candidates(job, view, count, usize::MAX);
         let found = find_on(room, job, shape, (view, &candidates), scratch);
         let most = room.node_count().min(most);
         if found.is_some() || are_all || count >= most {
@@ -141,7 +259,7 @@ fn find_among(
 
 /// Places a lifted job on some of the nodes only.
 pub(crate) fn find_on(
-    room: &Room<'_>,
+    room: &Room,
     job: usize,
     shape: Shape,
     (view, nodes): (View, &[usize]),
@@ -151,7 +269,7 @@ pub(crate) fn find_on(
     let mut offers: Vec<Offer> = nodes
         .iter()
         .filter_map(|node| {
-            let left: Amounts = room.left(*node, view).collect();
+            let left: Vec<i128> = room.left(*node, view).collect();
             offer(shape, demand, *node, &left)
         })
         .collect();
@@ -177,7 +295,8 @@ fn offer(shape: Shape, demand: &Demand, node: usize, left: &[i128]) -> Option<Of
     // Most workers beside so many servers; none where these do not fit themselves.
     let workers_beside = |servers: u32| {
         let mut most = shape.workers;
-        for (left, (server, worker)) in left.iter().zip(demand.server.iter().zip(&demand.worker)) {
+        for (left, (server, worker)) in left.iter().zip(demand.server().iter().zip(demand.worker()))
+        {
             let after = left - server * i128::from(servers);
             if after < 0 && *server > 0 && servers > 0 {
                 return None;
@@ -205,7 +324,7 @@ fn choose(shape: Shape, offers: &[Offer], scratch: &mut Scratch) -> Option<Spots
         return None;
     }
     if let Some(offer) = offers.iter().find(|offer| carries(offer, shape)) {
-        return Some(vec![(offer.node, shape)]);
+        return Some(vec![(offer.node, shape)].into());
     }
     if exact::work(shape, offers) <= exact::WORK_MAX {
         exact::choose(shape, offers, scratch)

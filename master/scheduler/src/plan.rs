@@ -1,5 +1,7 @@
 //! The only output of a round: what each job gets, and why.
 
+use std::fmt;
+
 use model::{JobId, Placement, Shape};
 
 /// One decision for each job of the snapshot, in the snapshot's order.
@@ -44,11 +46,75 @@ impl Verb {
     }
 }
 
+/// One sentence for people, with the numbers in it. The sentences that thousands of jobs get in
+/// one round are written out only where somebody reads them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Words {
+    Plain(String),
+    /// Starts on so many nodes; `of` is its allocation where it had to be shrunk.
+    Starts {
+        shape: Shape,
+        nodes: usize,
+        of: Option<Shape>,
+    },
+    /// Has its allocation.
+    Stays {
+        shape: Shape,
+    },
+    /// Would gain by its allocation, but the nodes have no room.
+    NoRoomYet {
+        shape: Shape,
+        allocated: Shape,
+    },
+    /// Would gain too little by its allocation.
+    NotWorth {
+        shape: Shape,
+        allocated: Shape,
+        saved_s: f64,
+        cost_s: f64,
+        factor: f64,
+    },
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self::Plain(String::new())
+    }
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(text) => f.write_str(text),
+            Self::Starts { shape, nodes, of } => {
+                write!(f, "starts with {shape}")?;
+                if let Some(allocated) = of {
+                    write!(f, " of its allocation {allocated}")?;
+                }
+                write!(f, " on {nodes} node{}", if *nodes == 1 { "" } else { "s" })
+            }
+            Self::Stays { shape } => write!(f, "stays at {shape}, which is its allocation"),
+            Self::NoRoomYet { shape, allocated } => {
+                write!(
+                    f,
+                    "stays at {shape}: no room yet on the nodes for its allocation {allocated}"
+                )
+            }
+            Self::NotWorth { shape, allocated, saved_s, cost_s, factor } => write!(
+                f,
+                "stays at {shape}: {allocated} would save {saved_s:.1} s and cost {cost_s:.1} s, \
+                 {factor} times that is asked"
+            ),
+        }
+    }
+}
+
 /// A decision in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reason {
-    /// One sentence for people, with the numbers in it.
-    pub text: String,
+    pub words: Words,
+    /// True where the work left is a guess that the decision rests on.
+    pub young: bool,
     /// What the allocation gave from the cluster's total, before placement.
     pub allocated: Shape,
     /// Steps a second that the model predicts for the shape held before and after.
@@ -66,4 +132,13 @@ pub struct Reason {
     pub nodes_refused: Vec<(String, u32)>,
     /// The cheapest change that would start it, in words.
     pub remedy: Option<String>,
+}
+
+impl Reason {
+    /// The whole sentence.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let young = if self.young { "; its end is not known yet" } else { "" };
+        format!("{}{young}", self.words)
+    }
 }

@@ -6,23 +6,52 @@
 //! in both: in the first so that a plan is valid at once, in the second so that room which is
 //! being given up for somebody stays his.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use model::{NodeId, NodeShare, Placement, Resources, Shape};
 
-use crate::allocate::dominant_share;
+use crate::ranks::Rank;
 use crate::snapshot::{JobInput, NodeInput};
 
-/// Tasks of one job on nodes, by index and ascending.
-pub(crate) type Spots = Vec<(usize, Shape)>;
+/// Tasks of one job on one node, which goes by its index.
+pub(crate) type Spot = (usize, Shape);
+
+/// Tasks of one job on nodes, ascending. Clones share the list: a job that stays holds the same
+/// three times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spots(Option<Arc<[Spot]>>);
+
+impl Deref for Spots {
+    type Target = [Spot];
+
+    fn deref(&self) -> &[Spot] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+}
+
+impl From<Vec<Spot>> for Spots {
+    fn from(spots: Vec<Spot>) -> Self {
+        Self((!spots.is_empty()).then(|| spots.into()))
+    }
+}
+
+impl<'a> IntoIterator for &'a Spots {
+    type Item = &'a Spot;
+    type IntoIter = std::slice::Iter<'a, Spot>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
 
 /// Amounts by kind, as [`Kinds`] numbers them. Wide and signed: sums of absurd amounts neither
 /// wrap nor saturate, so that everything taken can be given back exactly.
 pub(crate) type Amounts = Vec<i128>;
 
 /// The kinds of resource that some job asks for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kinds {
     named: Vec<String>,
 }
@@ -52,39 +81,70 @@ impl Kinds {
         }
     }
 
-    /// Back to plain resources; what is below zero is nothing.
-    pub(crate) fn resources(&self, amounts: &[i128]) -> Resources {
-        let amount = |kind: usize| u64::try_from(amounts[kind].max(0)).unwrap_or(u64::MAX);
-        let mut resources = Resources::new(amount(0), amount(1), amount(2));
-        resources.named = self
-            .named
-            .iter()
-            .enumerate()
-            .map(|(at, kind)| (kind.clone(), amount(at + 3)))
-            .collect();
-        resources
+    pub(crate) fn amounts(&self, resources: &Resources) -> Amounts {
+        let mut amounts = Amounts::with_capacity(self.count());
+        self.push_amounts(resources, &mut amounts);
+        amounts
     }
 
-    pub(crate) fn amounts(&self, resources: &Resources) -> Amounts {
-        [resources.cpus_milli, resources.memory_bytes, resources.gpus]
-            .into_iter()
-            .chain(self.named.iter().map(|kind| resources.named(kind)))
-            .map(i128::from)
-            .collect()
+    pub(crate) fn add_amounts(&self, resources: &Resources, sum: &mut [i128]) {
+        let first = [resources.cpus_milli, resources.memory_bytes, resources.gpus];
+        let named = self.named.iter().map(|kind| resources.named(kind));
+        for (sum, amount) in sum.iter_mut().zip(first.into_iter().chain(named)) {
+            *sum += i128::from(amount);
+        }
+    }
+
+    fn push_amounts(&self, resources: &Resources, amounts: &mut Amounts) {
+        let first = [resources.cpus_milli, resources.memory_bytes, resources.gpus];
+        let named = self.named.iter().map(|kind| resources.named(kind));
+        amounts.extend(first.into_iter().chain(named).map(i128::from));
     }
 }
 
 /// What one server and one worker of a job take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Demand {
-    pub(crate) server: Amounts,
-    pub(crate) worker: Amounts,
+    /// The server's amounts, then the worker's.
+    amounts: Box<[i128]>,
 }
 
 impl Demand {
-    pub(crate) fn of(&self, shape: Shape) -> impl Iterator<Item = i128> {
-        let (servers, workers) = (i128::from(shape.servers), i128::from(shape.workers));
-        self.server.iter().zip(&self.worker).map(move |(s, w)| s * servers + w * workers)
+    pub(crate) fn new(kinds: &Kinds, server: &Resources, worker: &Resources) -> Self {
+        let mut amounts = Vec::with_capacity(2 * kinds.count());
+        kinds.push_amounts(server, &mut amounts);
+        kinds.push_amounts(worker, &mut amounts);
+        Self { amounts: amounts.into() }
+    }
+
+    fn of_job(kinds: &Kinds, job: &JobInput) -> Self {
+        Self::new(kinds, &job.server, &job.worker)
+    }
+
+    pub(crate) fn server(&self) -> &[i128] {
+        &self.amounts[..self.amounts.len() / 2]
+    }
+
+    pub(crate) fn worker(&self) -> &[i128] {
+        &self.amounts[self.amounts.len() / 2..]
+    }
+
+    pub(crate) fn of_kind(&self, kind: usize, shape: Shape) -> i128 {
+        self.server()[kind] * i128::from(shape.servers)
+            + self.worker()[kind] * i128::from(shape.workers)
+    }
+
+    pub(crate) fn of(&self, shape: Shape) -> impl Iterator<Item = i128> + Clone {
+        (0..self.amounts.len() / 2).map(move |kind| self.of_kind(kind, shape))
+    }
+
+    /// True where no kind is asked for more by the other's tasks of the other shape.
+    pub(crate) fn covers(&self, shape: Shape, other: &Self, other_shape: Shape) -> bool {
+        let more = |mine: &[i128], his: &[i128]| mine.iter().zip(his).all(|(a, b)| b <= a);
+        more(self.server(), other.server())
+            && more(self.worker(), other.worker())
+            && other_shape.servers <= shape.servers
+            && other_shape.workers <= shape.workers
     }
 }
 
@@ -103,68 +163,111 @@ pub(crate) struct Hold {
     pub(crate) goal: Spots,
 }
 
-/// All nodes, with every job's holds charged.
-#[derive(Debug)]
-pub(crate) struct Room<'a> {
+/// All nodes, with every job's holds charged. Nodes go by their place in the order of ids.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Room {
     pub(crate) kinds: Kinds,
-    nodes: Vec<&'a NodeInput>,
-    index: BTreeMap<&'a NodeId, usize>,
+    open: Vec<bool>,
     now: Vec<i128>,
     then: Vec<i128>,
     demands: Vec<Demand>,
     holds: Vec<Hold>,
-    lifted: BTreeSet<usize>,
-    /// Open nodes by falling amount left then, for CPUs, memory and GPUs; ties by id. Only where
-    /// there are too many nodes to look at all of them for each job.
-    order: Vec<BTreeSet<(Reverse<i128>, usize)>>,
+    /// Jobs that are out of the books.
+    lifted: Vec<bool>,
+    /// Open nodes, kind by kind: by what they have left then of CPUs and of memory; for every
+    /// other kind those that have any of it left, by their CPUs, as such a node without CPUs is
+    /// of no use; last those that have nothing of any such kind, by their CPUs. Only where there
+    /// are too many nodes to look at all of them for each job.
+    ranks: Vec<Rank>,
     /// Sum over the open nodes of what is left then.
     total_then: Vec<i128>,
 }
 
+/// Kinds by which nodes are sorted.
+const CPUS: usize = 0;
+const MEMORY: usize = 1;
+
 /// With at most this many nodes every one is a candidate for every job.
 pub(crate) const NODES_ALL: usize = 16;
 
-impl<'a> Room<'a> {
-    /// Empty nodes: capacity without what is held. Nodes may come in any order; of two with one
-    /// id the first counts.
-    pub(crate) fn new(nodes: &'a [NodeInput], jobs: &[JobInput]) -> Self {
-        let kinds = Kinds::of(jobs.iter().flat_map(|job| [&job.worker, &job.server]));
-        let by_id: BTreeMap<&NodeId, &NodeInput> =
-            nodes.iter().rev().map(|node| (&node.id, node)).collect();
-        let nodes: Vec<&NodeInput> = by_id.into_values().collect();
+/// Nodes by ascending id, of two with one id the first.
+pub(crate) fn by_id(nodes: &[NodeInput]) -> Vec<&NodeInput> {
+    let mut sorted: Vec<&NodeInput> = nodes.iter().collect();
+    if !sorted.is_sorted_by(|a, b| a.id < b.id) {
+        sorted.sort_by(|a, b| a.id.cmp(&b.id));
+        sorted.dedup_by(|later, first| later.id == first.id);
+    }
+    sorted
+}
+
+impl Room {
+    /// Empty nodes: capacity without what is held. `nodes` as [`by_id`] gives them.
+    pub(crate) fn new(nodes: &[&NodeInput], jobs: &[JobInput], kinds: Kinds) -> Self {
         let mut now = Vec::with_capacity(nodes.len() * kinds.count());
-        for node in &nodes {
-            let held = kinds.amounts(&node.held);
-            now.extend(
-                kinds.amounts(&node.capacity).iter().zip(held).map(|(has, held)| has - held),
-            );
+        for node in nodes {
+            if node.held.is_zero() {
+                kinds.push_amounts(&node.capacity, &mut now);
+            } else {
+                let held = kinds.amounts(&node.held);
+                now.extend(
+                    kinds.amounts(&node.capacity).iter().zip(held).map(|(has, held)| has - held),
+                );
+            }
         }
-        let demands = jobs
-            .iter()
-            .map(|job| Demand {
-                server: kinds.amounts(&job.server),
-                worker: kinds.amounts(&job.worker),
-            })
-            .collect();
         let mut room = Self {
-            index: nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect(),
+            open: nodes.iter().map(|node| node.open).collect(),
             then: now.clone(),
             now,
-            demands,
+            demands: jobs.iter().map(|job| Demand::of_job(&kinds, job)).collect(),
             holds: vec![Hold::default(); jobs.len()],
-            lifted: (0..jobs.len()).collect(),
-            order: Vec::new(),
+            lifted: vec![true; jobs.len()],
+            ranks: Vec::new(),
             total_then: vec![0; kinds.count()],
-            nodes,
             kinds,
         };
-        if room.nodes.len() > NODES_ALL {
-            room.order = vec![BTreeSet::new(); 3];
-        }
-        for node in 0..room.nodes.len() {
-            room.enlist(node);
+        room.sum_up();
+        if nodes.len() > NODES_ALL {
+            room.rank();
         }
         room
+    }
+
+    fn sum_up(&mut self) {
+        let count = self.kinds.count();
+        for (left, open) in self.then.chunks_exact(count).zip(&self.open) {
+            if *open {
+                for (sum, left) in self.total_then.iter_mut().zip(left) {
+                    *sum += *left.max(&0);
+                }
+            }
+        }
+    }
+
+    fn rank(&mut self) {
+        let count = self.kinds.count();
+        for kind in 0..=count {
+            let sorted_by = if kind == MEMORY { MEMORY } else { CPUS };
+            let most = self.then.iter().skip(sorted_by).step_by(count).copied().max();
+            self.ranks.push(Rank::new(self.open.len(), most.unwrap_or(0)));
+        }
+        for node in 0..self.open.len() {
+            if self.open[node] {
+                self.rank_node(node);
+            }
+        }
+    }
+
+    fn rank_node(&mut self, node: usize) {
+        let left = &self.then[node * self.kinds.count()..][..self.kinds.count()];
+        let is_plain = left[MEMORY + 1..].iter().all(|left| *left <= 0);
+        for (kind, rank) in self.ranks.iter_mut().enumerate() {
+            let key = match left.get(kind) {
+                Some(left) if kind == CPUS || kind == MEMORY => Some(*left),
+                Some(special) => (*special > 0).then_some(left[CPUS]),
+                None => is_plain.then_some(left[CPUS]),
+            };
+            rank.update(node, key);
+        }
     }
 
     pub(crate) fn demand(&self, job: usize) -> &Demand {
@@ -175,12 +278,12 @@ impl<'a> Room<'a> {
         &self.holds[job]
     }
 
-    pub(crate) fn node(&self, at: usize) -> &'a NodeInput {
-        self.nodes[at]
+    pub(crate) fn is_open(&self, node: usize) -> bool {
+        self.open[node]
     }
 
     pub(crate) fn node_count(&self) -> usize {
-        self.nodes.len()
+        self.open.len()
     }
 
     /// What is left on a node, kind by kind; below zero where capacity shrank under its tasks.
@@ -199,21 +302,61 @@ impl<'a> Room<'a> {
         &self.total_then
     }
 
+    /// The same nodes with another list of jobs. `kept` tells which job of this room each one is,
+    /// and what it holds now, at the same charges; a job without is empty and lifted. What the
+    /// others of this room held is free.
+    pub(crate) fn carry_over(
+        mut self,
+        jobs: &[JobInput],
+        kept: Vec<Option<(usize, Hold)>>,
+    ) -> Self {
+        let mut goes = vec![true; self.holds.len()];
+        for (from, _) in kept.iter().flatten() {
+            goes[*from] = false;
+        }
+        for job in (0..goes.len()).filter(|job| goes[*job]) {
+            if !self.lifted[job] {
+                self.charge(job, -1);
+            }
+        }
+        let mut demands = Vec::with_capacity(jobs.len());
+        let mut holds = Vec::with_capacity(jobs.len());
+        self.lifted = kept.iter().map(Option::is_none).collect();
+        for (job, kept) in jobs.iter().zip(kept) {
+            match kept {
+                Some((from, hold)) => {
+                    demands.push(std::mem::take(&mut self.demands[from]));
+                    holds.push(hold);
+                }
+                None => {
+                    demands.push(Demand::of_job(&self.kinds, job));
+                    holds.push(Hold::default());
+                }
+            }
+        }
+        (self.demands, self.holds) = (demands, holds);
+        self
+    }
+
+    pub(crate) fn is_lifted(&self, job: usize) -> bool {
+        self.lifted[job]
+    }
+
     /// Takes a job out of all books while it is placed anew: its own tasks are gone before the
     /// new ones start.
     pub(crate) fn lift(&mut self, job: usize) {
-        debug_assert!(!self.lifted.contains(&job), "a job is lifted once");
+        debug_assert!(!self.lifted[job], "a job is lifted once");
         self.charge(job, -1);
-        self.lifted.insert(job);
+        self.lifted[job] = true;
     }
 
     /// Puts a job back into the books.
     pub(crate) fn lower(&mut self, job: usize, next: Spots, goal: Spots) {
-        debug_assert!(self.lifted.contains(&job), "only a lifted job is lowered");
+        debug_assert!(self.lifted[job], "only a lifted job is lowered");
         self.holds[job].next = next;
         self.holds[job].goal = goal;
         self.charge(job, 1);
-        self.lifted.remove(&job);
+        self.lifted[job] = false;
     }
 
     /// Sets what a job is meant to hold, in both senses.
@@ -224,136 +367,215 @@ impl<'a> Room<'a> {
 
     /// Puts a running job in at first, as it is.
     pub(crate) fn enter(&mut self, job: usize, current: Spots) {
-        self.holds[job].current.clone_from(&current);
+        self.holds[job].current = current.clone();
         self.lower(job, current.clone(), current);
     }
 
     fn charge(&mut self, job: usize, sign: i128) {
         let hold = std::mem::take(&mut self.holds[job]);
         let demand = std::mem::take(&mut self.demands[job]);
-        let mut touched: BTreeMap<usize, [Shape; 3]> = BTreeMap::new();
-        for (which, spots) in [&hold.current, &hold.next, &hold.goal].into_iter().enumerate() {
-            for (node, shape) in spots {
-                touched.entry(*node).or_default()[which] = *shape;
-            }
-        }
-        for (node, [current, next, goal]) in touched {
-            self.delist(node);
-            let before = demand.of(current).zip(demand.of(next)).map(|(a, b)| a.max(b));
-            let at = node * self.kinds.count();
-            for (kind, (now, then)) in before.zip(demand.of(goal)).enumerate() {
-                self.now[at + kind] -= sign * now;
-                self.then[at + kind] -= sign * then;
-            }
-            self.enlist(node);
+        for (node, [current, next, goal]) in together(&hold) {
+            self.charge_node(node, &demand, [current, next, goal], sign);
         }
         self.holds[job] = hold;
         self.demands[job] = demand;
     }
 
-    fn delist(&mut self, node: usize) {
-        self.list(node, -1);
-    }
-
-    fn enlist(&mut self, node: usize) {
-        self.list(node, 1);
-    }
-
-    fn list(&mut self, node: usize, sign: i128) {
-        if !self.nodes[node].open {
-            return;
-        }
-        let at = node * self.kinds.count();
-        for kind in 0..self.kinds.count() {
-            let left = self.then[at + kind];
-            self.total_then[kind] += sign * left.max(0);
-            if let Some(order) = self.order.get_mut(kind) {
-                if sign > 0 {
-                    order.insert((Reverse(left), node));
-                } else {
-                    order.remove(&(Reverse(left), node));
-                }
+    fn charge_node(&mut self, node: usize, demand: &Demand, held: [Shape; 3], sign: i128) {
+        let [current, next, goal] = held;
+        let count = self.kinds.count();
+        let at = node * count;
+        let open = self.open[node];
+        for kind in 0..count {
+            let before = demand.of_kind(kind, next);
+            let now = if current.is_empty() || current == next {
+                before
+            } else {
+                before.max(demand.of_kind(kind, current))
+            };
+            self.now[at + kind] -= sign * now;
+            let then = if goal == next { before } else { demand.of_kind(kind, goal) };
+            if then == 0 {
+                continue;
+            }
+            let (old, new) = (self.then[at + kind], self.then[at + kind] - sign * then);
+            self.then[at + kind] = new;
+            if open {
+                self.total_then[kind] += new.max(0) - old.max(0);
             }
         }
+        if open && !goal.is_empty() && !self.ranks.is_empty() {
+            self.rank_node(node);
+        }
     }
 
-    /// Open nodes to place a job on: `count` that can take a worker and `count` that can take a
-    /// server, those with most left of the kind of which its tasks need the largest share, by
-    /// falling amount. In a small cluster all that can take a task. The flag tells that there are
-    /// no others.
-    pub(crate) fn candidates(&self, job: usize, view: View, count: usize) -> (Vec<usize>, bool) {
+    /// Open nodes to place a job on: first `count` that can take a worker, then `count` that can
+    /// take a server, each time those with most left of one kind first. In a small cluster all
+    /// that can take a task. The flag tells that there are no others; it is false where `visits`
+    /// nodes were looked at before.
+    pub(crate) fn candidates(
+        &self,
+        job: usize,
+        view: View,
+        count: usize,
+        visits: usize,
+    ) -> (Vec<usize>, bool) {
         let demand = &self.demands[job];
-        let takes = |node: usize| {
-            let (mut worker, mut server) = (true, true);
-            for (kind, left) in self.left(node, view).enumerate() {
-                worker &= demand.worker[kind] <= left || demand.worker[kind] == 0;
-                server &= demand.server[kind] <= left || demand.server[kind] == 0;
-            }
-            (worker, server)
+        let takes = |node: usize, need: &[i128]| {
+            self.left(node, view).zip(need).all(|(left, need)| *need <= left || *need == 0)
         };
-        if self.order.is_empty() {
-            let open = (0..self.nodes.len()).filter(|node| self.nodes[*node].open);
-            return (open.filter(|node| takes(*node) != (false, false)).collect(), true);
+        if self.ranks.is_empty() {
+            let open = (0..self.open.len()).filter(|node| self.open[*node]);
+            let either =
+                |node: &usize| takes(*node, demand.worker()) || takes(*node, demand.server());
+            return (open.filter(either).collect(), true);
         }
-        // Of equal kinds the later one: GPUs before memory before CPUs.
-        let share = |kind: usize| {
-            let need = demand.worker[kind].max(demand.server[kind]);
-            dominant_share(&[need], &[self.total_then[kind]])
-        };
-        let kind = (0..3).max_by(|a, b| share(*a).total_cmp(&share(*b))).unwrap_or(0);
-        // Once a node has not enough of this kind for either task, no later one has.
-        let needed = demand.worker[kind].min(demand.server[kind]);
-        let (mut for_workers, mut for_servers) = (0, 0);
-        let (mut chosen, mut others) = (Vec::new(), false);
-        for (left, node) in &self.order[kind] {
-            if left.0 < needed {
-                break;
-            }
-            if for_workers >= count && for_servers >= count {
-                return (chosen, false);
-            }
-            let (worker, server) = takes(*node);
-            if (worker && for_workers < count) || (server && for_servers < count) {
-                for_workers += usize::from(worker);
-                for_servers += usize::from(server);
-                chosen.push(*node);
-            } else if worker || server {
-                others = true;
-            }
-        }
-        (chosen, !others)
-    }
-
-    /// Spots of a placement; the flag tells that a node of it is not here.
-    pub(crate) fn spots(&self, placement: &Placement) -> (Spots, bool) {
-        let mut spots: BTreeMap<usize, Shape> = BTreeMap::new();
-        let mut lost = false;
-        for share in &placement.0 {
-            match self.index.get(&share.node) {
-                Some(node) => {
-                    let shape = spots.entry(*node).or_default();
-                    shape.servers = shape.servers.saturating_add(share.servers);
-                    shape.workers = shape.workers.saturating_add(share.workers);
+        let mut chosen = Vec::with_capacity((2 * count).min(self.open.len()));
+        let mut are_all = true;
+        for need in [demand.worker(), demand.server()] {
+            // Who needs nothing special leaves nodes that have it to those who do, if it can.
+            let needs_special = need[MEMORY + 1..].iter().any(|need| *need > 0);
+            let plain = (!needs_special).then_some(self.kinds.count());
+            let before = chosen.len();
+            for rank in plain.into_iter().chain([self.sorting_kind(need)]) {
+                let first = chosen.len();
+                let least = need[if rank == MEMORY { MEMORY } else { CPUS }];
+                for (visited, node) in self.ranks[rank].descending_to(least).enumerate() {
+                    if chosen.len() - before >= count || visited >= visits {
+                        are_all = false;
+                        break;
+                    }
+                    if takes(node, need) {
+                        chosen.push(node);
+                    }
                 }
-                None => lost = true,
+                drop_repeated(&mut chosen, first);
             }
         }
-        (spots.into_iter().collect(), lost)
+        (chosen, are_all)
     }
 
-    pub(crate) fn placement(&self, spots: &Spots) -> Placement {
-        let share = |(node, shape): &(usize, Shape)| NodeShare {
-            node: self.nodes[*node].id.clone(),
-            servers: shape.servers,
-            workers: shape.workers,
+    /// A kind beyond CPUs and memory of which a worker, else a server, of the job needs any.
+    pub(crate) fn special_kind(&self, job: usize) -> Option<usize> {
+        let demand = &self.demands[job];
+        let first = |need: &[i128]| (MEMORY + 1..need.len()).find(|kind| need[*kind] > 0);
+        first(demand.worker()).or_else(|| first(demand.server()))
+    }
+
+    /// Open nodes that have any of a special kind left.
+    pub(crate) fn having(&self, kind: usize) -> impl Iterator<Item = usize> {
+        let ranked = self.ranks.get(kind).map(|rank| rank.descending_to(0));
+        let count = if self.ranks.is_empty() { self.open.len() } else { 0 };
+        let has =
+            move |node: &usize| self.open[*node] && self.then[node * self.kinds.count() + kind] > 0;
+        ranked.into_iter().flatten().chain((0..count).filter(has))
+    }
+
+    /// The kind whose order a task follows: the one in which fewest nodes can be meant.
+    fn sorting_kind(&self, need: &[i128]) -> usize {
+        let having = |kind: usize| match kind {
+            CPUS | MEMORY => self.ranks[kind].count_from(need[kind]),
+            _ if need[kind] == 0 => usize::MAX,
+            _ => self.ranks[kind].count_from(need[CPUS]),
         };
-        Placement(spots.iter().map(share).collect())
+        (0..need.len()).min_by_key(|kind| having(*kind)).unwrap_or(CPUS)
     }
 }
 
+/// Of what was added from `first` on, drops what was there before: who takes both tasks comes in
+/// once, where it came first.
+fn drop_repeated(chosen: &mut Vec<usize>, first: usize) {
+    if first == 0 || first == chosen.len() {
+        return;
+    }
+    let mut known = chosen[..first].to_vec();
+    known.sort_unstable();
+    let added = chosen.split_off(first);
+    chosen.extend(added.iter().filter(|node| known.binary_search(node).is_err()));
+}
+
+/// The three lists of a hold, merged node by node: what is held now, next and in the end.
+fn together(hold: &Hold) -> impl Iterator<Item = (usize, [Shape; 3])> {
+    let lists = [&hold.current, &hold.next, &hold.goal];
+    let mut at = [0_usize; 3];
+    std::iter::from_fn(move || {
+        let heads = lists.iter().zip(at).filter_map(|(list, at)| list.get(at));
+        let node = heads.map(|(node, _)| *node).min()?;
+        let mut held = [Shape::default(); 3];
+        for (which, list) in lists.iter().enumerate() {
+            if let Some((_, shape)) = list.get(at[which]).filter(|(head, _)| *head == node) {
+                held[which] = *shape;
+                at[which] += 1;
+            }
+        }
+        Some((node, held))
+    })
+}
+
+/// Finds nodes by name, quickly where one is asked for after another in order.
+#[derive(Debug)]
+pub(crate) struct Finder<'a> {
+    nodes: &'a [&'a NodeInput],
+    next: usize,
+}
+
+impl<'a> Finder<'a> {
+    pub(crate) const fn new(nodes: &'a [&'a NodeInput]) -> Self {
+        Self { nodes, next: 0 }
+    }
+
+    fn find(&mut self, id: &NodeId) -> Option<usize> {
+        let here = self.nodes.get(self.next).is_some_and(|node| node.id.is_same(id));
+        let found = if here {
+            Some(self.next)
+        } else {
+            self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()
+        };
+        self.next = found.map_or(self.next, |at| at + 1);
+        found
+    }
+
+    /// Spots of a placement; the flag tells that a node of it is not here.
+    pub(crate) fn spots(&mut self, placement: &Placement) -> (Spots, bool) {
+        let mut spots: Vec<Spot> = Vec::with_capacity(placement.0.len());
+        let mut lost = false;
+        for share in &placement.0 {
+            match self.find(&share.node) {
+                Some(node) => spots.push((node, Shape::new(share.servers, share.workers))),
+                None => lost = true,
+            }
+        }
+        if !spots.is_sorted_by(|a, b| a.0 < b.0) {
+            spots.sort_unstable_by_key(|(node, _)| *node);
+            spots.dedup_by(|later, first| {
+                let same = later.0 == first.0;
+                if same {
+                    first.1.servers = first.1.servers.saturating_add(later.1.servers);
+                    first.1.workers = first.1.workers.saturating_add(later.1.workers);
+                }
+                same
+            });
+        }
+        (spots.into(), lost)
+    }
+}
+
+pub(crate) fn placement(nodes: &[&NodeInput], spots: &Spots) -> Placement {
+    let share = |(node, shape): &Spot| NodeShare {
+        node: nodes[*node].id.clone(),
+        servers: shape.servers,
+        workers: shape.workers,
+    };
+    Placement(spots.iter().map(share).collect())
+}
+
 /// Numbers of servers and workers over all nodes.
-pub(crate) fn shape_of(spots: &Spots) -> Shape {
-    spots.iter().fold(Shape::default(), |sum, (_, shape)| {
+pub(crate) fn shape_of(spots: &[Spot]) -> Shape {
+    sum_of(spots.iter().map(|(_, shape)| *shape))
+}
+
+pub(crate) fn sum_of(shapes: impl Iterator<Item = Shape>) -> Shape {
+    shapes.fold(Shape::default(), |sum, shape| {
         Shape::new(
             sum.servers.saturating_add(shape.servers),
             sum.workers.saturating_add(shape.workers),

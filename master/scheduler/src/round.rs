@@ -1,65 +1,120 @@
 //! One scheduling round, as in section 4: estimate, allocate, place, and then hold back what is
 //! not worth its price.
 //!
-//! 1. Every job that has nothing gets its least shape, in order of arrival; where there is no
-//!    room, running jobs give up the tasks whose loss matters least. Such room is free only once
-//!    they have stopped: until then the job waits, and its room is kept.
-//! 2. Jobs being profiled and pinned jobs get their shapes from what is left.
-//! 3. The cluster's total is allocated anew among all sharing jobs by marginal gain.
-//! 4. Jobs that start are placed, smallest first, shrunk from their allocation until they fit.
-//!    Jobs that had to shrink go to their allocation at once: they pay for the move anyway.
-//! 5. Other running jobs move only where that saves more than it costs, alone, or together with
+//! 1. Where jobs are being profiled or pinned, every job that has nothing gets its least shape, in
+//!    order of arrival, and then these get their shapes from what is left.
+//! 2. The cluster's total is allocated anew among all sharing jobs by marginal gain.
+//! 3. Jobs that start are placed, smallest first, shrunk from their allocation until they fit.
+//! 4. Where a job found no room for even its least shape, everything is placed again and such
+//!    jobs get their least shapes first, in order of arrival; running jobs give up the tasks whose
+//!    loss matters least for them. Such room is free only once they have stopped: until then the
+//!    job waits, and its room is kept.
+//! 5. Jobs that had to shrink go to their allocation at once: they pay for the move anyway.
+//! 6. Other running jobs move only where that saves more than it costs, alone, or together with
 //!    jobs that shrink for them.
 
 use std::collections::BTreeMap;
 
-use model::Shape;
+use model::{JobId, Millis, Shape};
 
-use crate::allocate::{Claim, allocate, dominant_share, within};
+use crate::allocate::{Sharing, dominant_share, within};
+use crate::cache::{Cache, Warm};
 use crate::entry::{Aim, Entry, Standing, entries};
 use crate::explain;
 use crate::hysteresis::{Change, sound};
-use crate::place::{Scratch, find, find_extra};
-use crate::plan::Plan;
-use crate::room::{Room, Spots, View, shape_of};
-use crate::snapshot::{Policy, Snapshot};
+use crate::place::{Effort, Scratch, find, find_extra, find_first};
+use crate::plan::{Decision, Plan, Words};
+use crate::room::{Demand, Kinds, Room, Spots, View, by_id, shape_of, sum_of};
+use crate::snapshot::{Allocation, NodeInput, Policy, Snapshot};
 
-/// Saves work from round to round; an empty one gives the same plan.
-#[derive(Clone, Debug, Default)]
-pub struct Cache {
-    scratch: Scratch,
+/// What a round has just finished: for whoever measures it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Numbers of tasks were given to jobs.
+    Allocated,
+    /// Tasks were given to nodes.
+    Placed,
 }
 
 /// A decision for every job of the snapshot.
 #[must_use]
 pub fn plan(snapshot: &Snapshot, policy: &Policy, cache: &mut Cache) -> Plan {
+    plan_watched(snapshot, policy, cache, &mut |_| ())
+}
+
+/// As [`plan`]; `watch` is called at the end of each stage, which may come more than once.
+#[must_use]
+pub fn plan_watched(
+    snapshot: &Snapshot,
+    policy: &Policy,
+    cache: &mut Cache,
+    watch: &mut dyn FnMut(Stage),
+) -> Plan {
     let policy = sound(policy);
-    let mut round = Round::estimate(snapshot, policy, &mut cache.scratch);
-    round.admit();
-    round.profile_and_pin();
-    round.allocate();
-    round.start();
-    round.reshape_forced();
-    round.rebalance();
-    Plan { revision: snapshot.revision, decisions: explain::decisions(&mut round) }
+    let nodes = by_id(&snapshot.nodes);
+    if !policy.is_papers() {
+        let made = Round::estimate(snapshot, (&nodes, &policy), None, cache).run_rival(watch);
+        watch(Stage::Placed);
+        return Plan { revision: snapshot.revision, decisions: made.decisions };
+    }
+    if let Some(warm) = cache.warm(snapshot, &policy) {
+        let round = Round::estimate(snapshot, (&nodes, &policy), Some(warm), cache);
+        if let Some(made) = round.run(watch) {
+            return made.finish(snapshot, &policy, cache, watch);
+        }
+    }
+    let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
+    let made = round.run(watch).expect("only a warm round gives up");
+    made.finish(snapshot, &policy, cache, watch)
+}
+
+/// What a round arrived at.
+pub(crate) struct Made {
+    decisions: Vec<Decision>,
+    room: Room,
+    allocated: Vec<Shape>,
+}
+
+impl Made {
+    fn finish(
+        self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        cache: &mut Cache,
+        watch: &mut dyn FnMut(Stage),
+    ) -> Plan {
+        cache.keep(snapshot, policy, self.room, &self.allocated);
+        watch(Stage::Placed);
+        Plan { revision: snapshot.revision, decisions: self.decisions }
+    }
 }
 
 /// A round on its way.
 pub(crate) struct Round<'a> {
-    pub(crate) policy: Policy,
+    pub(crate) policy: &'a Policy,
+    /// By id; nodes go by their place here.
+    pub(crate) nodes: &'a [&'a NodeInput],
     /// In the snapshot's order; jobs are named by their index in it.
     pub(crate) entries: Vec<Entry<'a>>,
-    pub(crate) room: Room<'a>,
+    pub(crate) room: Room,
     /// Jobs by arrival, then id.
     pub(crate) order: Vec<usize>,
     /// Of the open nodes together.
     pub(crate) total: Vec<i128>,
     /// What the allocation gave each job.
     pub(crate) allocated: Vec<Shape>,
+    /// In a warm round what the last one gave each job that has not changed.
+    warm: Option<Vec<Option<Shape>>>,
+    /// Jobs whose least shape was looked for before all others.
+    pub(crate) admitted: Vec<bool>,
     /// Jobs that had to shrink, and for whom.
     pub(crate) forced: BTreeMap<usize, usize>,
     /// Jobs that shrink so that another can grow, and for whom.
     pub(crate) giving: BTreeMap<usize, usize>,
+    /// What is to be said of jobs beside what the books show.
+    pub(crate) notes: BTreeMap<usize, Words>,
+    /// Under FIFO the first job that has to wait.
+    pub(crate) head: Option<usize>,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -67,22 +122,159 @@ pub(crate) struct Round<'a> {
 /// bounds the cost of a round in a large cluster.
 const BUNDLES_MAX: usize = 64;
 const GIVERS_MAX: usize = 8;
+/// In a warm round most others were tried in the last one.
+const WARM_BUNDLES_MAX: usize = 4;
+const WARM_GROWTHS_MAX: usize = 32;
+/// Times that jobs are placed anew because some were left out; then every job that is not placed
+/// yet gets its least shape before any gets more.
+const TRIES_MAX: usize = 3;
 
 impl<'a> Round<'a> {
-    fn estimate(snapshot: &'a Snapshot, policy: Policy, scratch: &'a mut Scratch) -> Self {
-        let mut room = Room::new(&snapshot.nodes, &snapshot.jobs);
+    fn estimate(
+        snapshot: &'a Snapshot,
+        (nodes, policy): (&'a [&'a NodeInput], &'a Policy),
+        warm: Option<Warm>,
+        cache: &'a mut Cache,
+    ) -> Self {
+        let (mut room, warm) = match warm {
+            Some(warm) => (warm.room, Some(warm.allocated)),
+            None => {
+                let asked = snapshot.jobs.iter().flat_map(|job| [&job.worker, &job.server]);
+                (Room::new(nodes, &snapshot.jobs, Kinds::of(asked)), None)
+            }
+        };
         let mut total = vec![0_i128; room.kinds.count()];
-        for node in snapshot.nodes.iter().filter(|node| node.open) {
-            for (sum, has) in total.iter_mut().zip(room.kinds.amounts(&node.capacity)) {
-                *sum += has;
+        for node in nodes.iter().filter(|node| node.open) {
+            room.kinds.add_amounts(&node.capacity, &mut total);
+        }
+        let entries = entries(snapshot, nodes, policy, &mut room, &total);
+        let mut order: Vec<usize> = (0..entries.len()).collect();
+        let key = |job: &usize| (entries[*job].input.arrival, entries[*job].input.id);
+        if !order.is_sorted_by_key(key) {
+            order.sort_by_key(key);
+        }
+        Self {
+            policy,
+            nodes,
+            allocated: vec![Shape::default(); entries.len()],
+            warm,
+            admitted: vec![false; entries.len()],
+            forced: BTreeMap::new(),
+            giving: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            head: None,
+            scratch: &mut cache.scratch,
+            entries,
+            room,
+            order,
+            total,
+        }
+    }
+
+    /// The whole round. None where a warm one would do worse than one from the start.
+    fn run(mut self, watch: &mut dyn FnMut(Stage)) -> Option<Made> {
+        if self.warm.is_some() && self.has_fixed() {
+            return None;
+        }
+        self.serve_fixed();
+        self.keep_starts();
+        self.share_out(watch)?;
+        if self.warm.is_some() {
+            let short = self.short_starts();
+            self.regrow(short.into_iter());
+        }
+        self.reshape_forced();
+        self.rebalance();
+        Some(self.made())
+    }
+
+    /// Jobs that are to start with less than their allocation, those who lose most first: what
+    /// has changed since the last round may have left room for them.
+    fn short_starts(&self) -> Vec<usize> {
+        let mut short: Vec<(f64, usize)> = (0..self.entries.len())
+            .filter(|job| self.entries[*job].placed && self.entries[*job].is_share())
+            .filter_map(|job| {
+                let (shape, gains) =
+                    (shape_of(&self.room.hold(job).next), &self.entries[job].gains);
+                let loses = gains.seconds_left(shape) - gains.seconds_left(self.allocated[job]);
+                (shape != self.allocated[job] && loses > 0.0).then_some((loses, job))
+            })
+            .collect();
+        short.sort_by(|a, b| b.0.total_cmp(&a.0));
+        short.into_iter().take(WARM_GROWTHS_MAX).map(|(_, job)| job).collect()
+    }
+
+    pub(crate) fn made(mut self) -> Made {
+        let decisions = explain::decisions(&mut self);
+        let Self { room, allocated, .. } = self;
+        Made { decisions, room, allocated }
+    }
+
+    fn has_fixed(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.is_share() && entry.may_get())
+    }
+
+    /// Jobs that are profiled or pinned get their shapes, once everybody has his least.
+    pub(crate) fn serve_fixed(&mut self) {
+        if self.has_fixed() {
+            let all = self.left_out(|_| true);
+            self.admit(&all);
+            self.profile_and_pin();
+        }
+    }
+
+    /// In a warm round, jobs that the last one would have started are placed already.
+    fn keep_starts(&mut self) {
+        if self.warm.is_some() {
+            for (job, entry) in self.entries.iter_mut().enumerate() {
+                entry.placed =
+                    entry.standing == Standing::Waiting && !self.room.hold(job).next.is_empty();
             }
         }
-        let entries = entries(snapshot, &policy, &mut room, &total);
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by_key(|job| (entries[*job].input.arrival, entries[*job].input.id));
-        let allocated = vec![Shape::default(); entries.len()];
-        let (forced, giving) = (BTreeMap::new(), BTreeMap::new());
-        Self { policy, entries, room, order, total, allocated, forced, giving, scratch }
+    }
+
+    /// Jobs that need a place and were not admitted yet, by arrival.
+    pub(crate) fn left_out(&self, of: impl Fn(&Entry<'_>) -> bool) -> Vec<usize> {
+        let out = |job: &usize| {
+            let entry = &self.entries[*job];
+            entry.needs_place() && !self.admitted[*job] && of(entry)
+        };
+        self.order.iter().copied().filter(out).collect()
+    }
+
+    /// Allocates and places; jobs that found nothing at all come first in the next try, unless
+    /// nobody who came after them got anything.
+    fn share_out(&mut self, watch: &mut dyn FnMut(Stage)) -> Option<()> {
+        for attempt in 1..=TRIES_MAX {
+            self.allocate();
+            watch(Stage::Allocated);
+            let mut started = self.start();
+            self.spare(&mut started);
+            let mut out = self.left_out(|entry| entry.is_share() && !entry.placed);
+            watch(Stage::Placed);
+            let Some(first) = out.first().map(|job| self.arrived(*job)) else { break };
+            if self.warm.is_some() {
+                return None;
+            }
+            if started.iter().all(|(job, _)| self.arrived(*job) < first) {
+                self.admit(&out);
+                break;
+            }
+            for (job, before) in started {
+                self.entries[job].placed = false;
+                self.room.lift(job);
+                self.room.lower(job, before.clone(), before);
+            }
+            if attempt + 1 == TRIES_MAX {
+                out = self.left_out(|entry| entry.is_share());
+            }
+            self.admit(&out);
+        }
+        Some(())
+    }
+
+    pub(crate) fn arrived(&self, job: usize) -> (Millis, JobId) {
+        (self.entries[job].input.arrival, self.entries[job].input.id)
     }
 
     pub(crate) fn current_shape(&self, job: usize) -> Shape {
@@ -134,14 +326,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Shares the cluster's total out anew among the sharing jobs that have or get anything.
-    fn allocate(&mut self) {
+    /// Shares the cluster's total out anew among the sharing jobs that have or may get anything.
+    pub(crate) fn allocate(&mut self) {
         let claiming = |job: &usize| {
             let entry = &self.entries[*job];
             let has = match entry.standing {
                 Standing::Running => true,
                 Standing::Waiting | Standing::Displaced { .. } => {
-                    !self.room.hold(*job).goal.is_empty()
+                    !self.admitted[*job] || !self.room.hold(*job).goal.is_empty()
                 }
                 Standing::Fixed | Standing::Unfit { .. } => false,
             };
@@ -150,78 +342,103 @@ impl<'a> Round<'a> {
         let jobs: Vec<usize> = self.order.iter().copied().filter(claiming).collect();
         let mut free = self.room.total_left().to_vec();
         for job in &jobs {
-            for (node, here) in &self.room.hold(*job).goal {
-                if self.room.node(*node).open {
-                    for (free, more) in free.iter_mut().zip(self.room.demand(*job).of(*here)) {
-                        *free += more;
-                    }
-                }
+            let open =
+                self.room.hold(*job).goal.iter().filter(|(node, _)| self.room.is_open(*node));
+            let held = sum_of(open.map(|(_, here)| *here));
+            for (free, more) in free.iter_mut().zip(self.room.demand(*job).of(held)) {
+                *free += more;
             }
         }
-        let claims: Vec<Claim<'_>> = jobs
-            .iter()
-            .map(|job| {
-                let entry = &self.entries[*job];
-                Claim {
-                    least: entry.gains.least,
-                    max: entry.gains.max,
-                    server: &entry.input.server,
-                    worker: &entry.input.worker,
-                    weight: entry.gains.weight,
-                    progress: entry.gains.progress,
-                }
-            })
-            .collect();
-        let kinds = &self.room.kinds;
-        let given = allocate(&kinds.resources(&self.total), &kinds.resources(&free), &claims);
+        let given = if self.policy.allocation == Allocation::MarginalGain {
+            self.share_by_gain(&jobs, free)
+        } else {
+            self.share_simply(&jobs, &free)
+        };
+        self.allocated.fill(Shape::default());
         for (job, shape) in jobs.into_iter().zip(given) {
             self.allocated[job] = shape;
         }
+        self.lift_changed_starts();
     }
 
-    /// Places what starts, smallest allocation first.
-    fn start(&mut self) {
+    fn share_by_gain(&self, jobs: &[usize], free: Vec<i128>) -> Vec<Shape> {
+        let claims =
+            jobs.iter().map(|job| (&self.entries[*job].gains, self.room.demand(*job))).collect();
+        let mut sharing = Sharing::new(free, claims);
+        match &self.warm {
+            Some(known) => {
+                let known: Vec<Option<Shape>> = jobs.iter().map(|job| known[*job]).collect();
+                sharing.give_again(&known);
+            }
+            None => {
+                sharing.give_least();
+                sharing.give_rest();
+            }
+        }
+        sharing.into_given()
+    }
+
+    /// A start kept from the last round is placed anew where its allocation is another now.
+    fn lift_changed_starts(&mut self) {
+        let Some(known) = &self.warm else { return };
+        for (job, known) in known.iter().enumerate() {
+            if self.entries[job].placed && *known != Some(self.allocated[job]) {
+                self.entries[job].placed = false;
+                self.room.lift(job);
+                self.room.lower(job, Spots::default(), Spots::default());
+            }
+        }
+    }
+
+    /// Sharing jobs that this round may start or move, the smallest allocation first; ties by
+    /// arrival.
+    pub(crate) fn starting(&self) -> Vec<usize> {
         let mut starting: Vec<(f64, usize)> = self
             .order
             .iter()
             .copied()
             .filter(|job| {
                 let entry = &self.entries[*job];
-                entry.is_share() && entry.needs_place() && self.is_placed_anew(*job)
+                let free = !self.admitted[*job] || self.is_placed_anew(*job);
+                entry.is_share() && entry.needs_place() && free && !entry.placed
             })
             .map(|job| {
-                let need: Vec<i128> = self.room.demand(job).of(self.allocated[job]).collect();
-                (dominant_share(&need, &self.total), job)
+                let demand = self.room.demand(job);
+                let shares = demand.of(self.allocated[job]).zip(&self.total);
+                let share = shares.map(|(need, total)| dominant_share(&[need], &[*total]));
+                (share.fold(0.0, f64::max), job)
             })
             .collect();
         starting.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (_, job) in starting {
-            let before = self.room.hold(job).next.clone();
-            let shapes = self.entries[job].gains.shrinking(self.allocated[job]);
-            self.room.lift(job);
-            let spots = self.first_that_fits(job, &shapes).map_or(before, |(_, spots)| spots);
-            self.room.lower(job, spots.clone(), spots);
-        }
+        starting.into_iter().map(|(_, job)| job).collect()
     }
 
-    /// Of shapes that each lie within the one before: the first with a place for the lifted job.
-    /// A shape within one that fits, fits too, so halving finds it.
-    fn first_that_fits(&mut self, job: usize, shapes: &[Shape]) -> Option<(Shape, Spots)> {
-        let (mut low, mut high) = (0, shapes.len());
-        let mut best = None;
-        while low < high {
-            // The largest first: it often fits.
-            let middle =
-                if low == 0 && high == shapes.len() { 0 } else { usize::midpoint(low, high) };
-            match find_extra(&self.room, job, shapes[middle], View::Both, self.scratch) {
-                Some(spots) => {
-                    best = Some((shapes[middle], spots));
-                    high = middle;
+    /// Places what starts. Returns the jobs that got a place, with what they held before.
+    fn start(&mut self) -> Vec<(usize, Spots)> {
+        let mut started = Vec::new();
+        let mut refusals = Refusals::default();
+        for job in self.starting() {
+            let (whole, least) = (self.allocated[job], self.entries[job].gains.least);
+            if whole.is_empty() || refusals.knows(&self.room, job, least) {
+                continue;
+            }
+            let before = self.room.hold(job).next.clone();
+            self.room.lift(job);
+            let gains = &self.entries[job].gains;
+            let smaller = || gains.shrinking(whole);
+            match find_first(&self.room, job, (whole, smaller), Effort::Full, self.scratch) {
+                Some((_, spots)) => {
+                    self.room.lower(job, spots.clone(), spots);
+                    self.entries[job].placed = true;
+                    started.push((job, before));
                 }
-                None => low = middle + 1,
+                None => {
+                    self.room.lower(job, before.clone(), before);
+                    refusals.add(&self.room, job, least);
+                }
             }
         }
-        best
+        started
     }
 
     /// Jobs that must move anyway move to their allocation, as far as it fits.
@@ -231,9 +448,11 @@ impl<'a> Round<'a> {
             if self.allocated[job].is_empty() {
                 continue;
             }
-            let shapes = self.entries[job].gains.shrinking(self.allocated[job]);
+            let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
             self.room.lift(job);
-            let found = self.first_that_fits(job, &shapes).filter(|(shape, _)| {
+            let smaller = || gains.shrinking(whole);
+            let found = find_first(&self.room, job, (whole, smaller), Effort::Full, self.scratch);
+            let found = found.filter(|(shape, _)| {
                 let entry = &self.entries[job];
                 let seconds = |shape| entry.seconds_left(shape).unwrap_or(0.0);
                 *shape == self.allocated[job] || seconds(*shape) < seconds(shape_of(&shrunk))
@@ -277,7 +496,7 @@ impl<'a> Round<'a> {
             .iter()
             .filter_map(|job| {
                 let change = self.change(*job, self.allocated[*job])?;
-                change.is_worth_it(&self.policy).then(|| (change.surplus_s(&self.policy), *job))
+                change.is_worth_it(self.policy).then(|| (change.surplus_s(self.policy), *job))
             })
             .collect();
         growing.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -285,13 +504,14 @@ impl<'a> Round<'a> {
             .into_iter()
             .filter(|job| within(self.allocated[*job], self.current_shape(*job)))
             .filter(|job| {
-                self.room.hold(*job).current.iter().all(|(node, _)| self.room.node(*node).open)
+                self.room.hold(*job).current.iter().all(|(node, _)| self.room.is_open(*node))
             })
             .filter_map(|job| Some((self.weighted_surplus(job, self.allocated[job])?, job)))
             .collect();
         givers.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut bundles_left = BUNDLES_MAX;
-        for (_, job) in growing {
+        let mut bundles_left = if self.warm.is_some() { WARM_BUNDLES_MAX } else { BUNDLES_MAX };
+        let growths = if self.warm.is_some() { WARM_GROWTHS_MAX } else { growing.len() };
+        for (_, job) in growing.into_iter().take(growths) {
             if self.giving.contains_key(&job) {
                 continue;
             }
@@ -315,20 +535,26 @@ impl<'a> Round<'a> {
 
     /// Surplus of a change, times the job's weight: what a bundle of changes adds up.
     fn weighted_surplus(&self, job: usize, to: Shape) -> Option<f64> {
-        let surplus =
-            self.change(job, to)?.surplus_s(&self.policy) * self.entries[job].gains.weight;
+        let surplus = self.change(job, to)?.surplus_s(self.policy) * self.entries[job].gains.weight;
         (!surplus.is_nan()).then_some(surplus)
     }
 
     /// The best shape on the way to the allocation that fits in what is free and is worth it.
     fn grow_alone(&mut self, job: usize) -> Option<(Shape, Spots)> {
-        let mut shapes = self.entries[job].gains.shrinking(self.allocated[job]);
-        shapes.retain(|shape| {
-            self.change(job, *shape).is_some_and(|change| change.is_worth_it(&self.policy))
-        });
+        let worth = |shape: &Shape| {
+            self.change(job, *shape).is_some_and(|change| change.is_worth_it(self.policy))
+        };
+        let mut shapes = vec![self.allocated[job]];
+        shapes.extend(self.entries[job].gains.shrinking(self.allocated[job]));
+        shapes.retain(worth);
+        if shapes.is_empty() {
+            return None;
+        }
+        let smaller = shapes.split_off(1);
         let current = self.room.hold(job).current.clone();
         self.room.lift(job);
-        let found = self.first_that_fits(job, &shapes);
+        let shapes = (shapes[0], || smaller);
+        let found = find_first(&self.room, job, shapes, Effort::Little, self.scratch);
         self.room.lower(job, current.clone(), current);
         found
     }
@@ -370,5 +596,25 @@ impl<'a> Round<'a> {
         }
         self.room.lower(job, current.clone(), found.unwrap_or(current));
         accepted
+    }
+}
+
+/// Demands for which no room was found while room only became less: whoever asks for as much or
+/// more is refused without a search.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Vec<(Demand, Shape)>);
+
+/// Most that are kept: each is compared with every job that asks.
+const REFUSALS_MAX: usize = 16;
+
+impl Refusals {
+    pub(crate) fn knows(&self, room: &Room, job: usize, shape: Shape) -> bool {
+        self.0.iter().any(|(demand, least)| room.demand(job).covers(shape, demand, *least))
+    }
+
+    pub(crate) fn add(&mut self, room: &Room, job: usize, shape: Shape) {
+        if self.0.len() < REFUSALS_MAX {
+            self.0.push((room.demand(job).clone(), shape));
+        }
     }
 }

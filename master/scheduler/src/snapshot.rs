@@ -1,5 +1,7 @@
 //! The only input of a round: the cluster and its jobs as plain values.
 
+use std::sync::Arc;
+
 use model::{JobId, Millis, Mode, NodeId, Placement, Resources, Shape};
 
 use crate::estimate::speed::SpeedModel;
@@ -11,7 +13,8 @@ pub struct Snapshot {
     pub revision: u64,
     pub now: Millis,
     /// Nodes that take new tasks, sorted by id. Capacity includes what running jobs use here.
-    pub nodes: Vec<NodeInput>,
+    /// Shared: a round that sees the very same list as the one before need not compare it.
+    pub nodes: Arc<[NodeInput]>,
     /// Jobs that want to run or do run, sorted by id.
     pub jobs: Vec<JobInput>,
 }
@@ -39,6 +42,10 @@ pub struct JobInput {
     pub arrival: Millis,
     pub current: Option<Current>,
     pub want: Want,
+    /// What its owner asked for: what a scheduler without estimates gives.
+    pub requested: Option<Shape>,
+    /// GPU seconds (or server and worker seconds, where there are no GPUs) that it had so far.
+    pub attained_s: f64,
     /// What the job's own rescales cost so far, in s of training; an estimate where none was
     /// measured yet.
     pub rescale_cost_s: f64,
@@ -76,9 +83,40 @@ pub struct Remaining {
     pub high: f64,
 }
 
+/// How tasks are shared out among jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// By marginal gain (section 4.1).
+    #[default]
+    MarginalGain,
+    /// Dominant resource fairness, one server to one worker (section 6.1).
+    Drf,
+    /// Short and small jobs first, one server to one worker (section 6.1).
+    Tetris,
+    /// By arrival, each what it requested.
+    Fifo,
+}
+
+/// How a job's tasks are put on nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placing {
+    /// For the least transfer across nodes (section 4.2).
+    #[default]
+    Transfer,
+    /// Each task on the node with the largest free share: Kubernetes' default.
+    Spread,
+    /// Each task on the node that it leaves least fragmented: Tetris.
+    Pack,
+    /// Each task on the first node with room.
+    FirstFit,
+}
+
 /// The knobs of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
+    /// The two halves of a policy; any pair goes together.
+    pub allocation: Allocation,
+    pub placing: Placing,
     /// A change of shape must save this many times its cost.
     pub hysteresis_factor: f64,
     /// Least time between two changes of a job's shape that the policy asks for, in ms.
@@ -92,10 +130,33 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            allocation: Allocation::default(),
+            placing: Placing::default(),
             hysteresis_factor: 1.5,
             change_spacing_ms: 60_000,
             young_factor: 0.95,
             unknown_remaining_s: 600.0,
         }
+    }
+}
+
+impl Policy {
+    /// True for the paper's own pair of allocation and placement.
+    #[must_use]
+    pub fn is_papers(&self) -> bool {
+        self.allocation == Allocation::MarginalGain && self.placing == Placing::Transfer
+    }
+
+    /// A policy by the name that people give it; none where there is no such policy.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let (allocation, placing) = match name {
+            "optimus" => (Allocation::MarginalGain, Placing::Transfer),
+            "drf" => (Allocation::Drf, Placing::Spread),
+            "tetris" => (Allocation::Tetris, Placing::Pack),
+            "fifo" => (Allocation::Fifo, Placing::FirstFit),
+            _ => return None,
+        };
+        Some(Self { allocation, placing, ..Self::default() })
     }
 }

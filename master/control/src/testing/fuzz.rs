@@ -13,7 +13,7 @@ use model::{
     Resources, RoundId, Shape, Task,
 };
 use proptest::prelude::*;
-use scheduler::plan::{Decision, Plan, Reason, Verb};
+use scheduler::plan::{Decision, Plan, Reason, Verb, Words};
 
 use super::{World, clocks, job, n};
 use crate::{Event, Published, RequestKey, SessionId};
@@ -213,7 +213,7 @@ fn plan() -> impl Strategy<Value = Vec<Decision>> {
     let decision = (0..4_u64, verb).prop_map(|(job, verb)| Decision {
         job: JobId(job),
         verb,
-        reason: Reason { text: "drawn".to_owned(), ..Reason::default() },
+        reason: Reason { words: Words::Plain("drawn".to_owned()), ..Reason::default() },
     });
     proptest::collection::vec(decision, 0..4)
 }

@@ -131,7 +131,7 @@ impl<'a> Table<'a> {
     /// Walks the best way, giving the earliest nodes the most.
     fn read(&self) -> Spots {
         let mut left = self.shape;
-        let mut spots = Spots::new();
+        let mut spots = Vec::new();
         for (at, offer) in self.offers.iter().enumerate() {
             let best = self.cell(at, left);
             let rest =
@@ -144,6 +144,6 @@ impl<'a> Table<'a> {
                 spots.push((offer.node, here));
             }
         }
-        spots
+        spots.into()
     }
 }

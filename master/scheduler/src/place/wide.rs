@@ -5,7 +5,7 @@
 use model::Shape;
 
 use super::Offer;
-use crate::room::Spots;
+use crate::room::{Spot, Spots};
 
 pub(crate) fn choose(shape: Shape, offers: &[Offer]) -> Option<Spots> {
     let roomiest = roomiest(shape, offers);
@@ -17,7 +17,7 @@ pub(crate) fn choose(shape: Shape, offers: &[Offer]) -> Option<Spots> {
         .find_map(|nodes| even_split(shape, &roomiest[..nodes]));
     let mut spots = even.unwrap_or_else(|| packed.read(&roomiest));
     spots.sort_unstable_by_key(|(node, _)| *node);
-    Some(spots)
+    Some(spots.into())
 }
 
 /// The roomiest offers, by node: as many as are needed and a few more; none where all do not
@@ -43,14 +43,14 @@ fn roomiest(shape: Shape, offers: &[Offer]) -> Vec<&Offer> {
 }
 
 /// The `at`-th of `parts` parts of `total` that differ by at most one, larger first.
-fn part(total: u32, parts: u32, at: u32) -> u32 {
+pub(super) fn part(total: u32, parts: u32, at: u32) -> u32 {
     total / parts + u32::from(at < total % parts)
 }
 
-fn even_split(shape: Shape, offers: &[&Offer]) -> Option<Spots> {
+fn even_split(shape: Shape, offers: &[&Offer]) -> Option<Vec<Spot>> {
     let count = u32::try_from(offers.len()).ok().filter(|count| *count > 0)?;
     // Wherever one server more stands, one worker less is asked, as far as both are uneven.
-    let mut spots = Spots::new();
+    let mut spots = Vec::new();
     for (at, offer) in (0..count).zip(offers) {
         let here =
             Shape::new(part(shape.servers, count, at), part(shape.workers, count, count - 1 - at));
@@ -104,7 +104,7 @@ impl Packing {
     }
 
     /// The servers as chosen, the workers dealt out one by one to the node with the fewest.
-    fn read(&self, offers: &[&Offer]) -> Spots {
+    fn read(&self, offers: &[&Offer]) -> Vec<Spot> {
         let mut left = self.shape.servers;
         let mut servers = vec![0_u32; self.nodes];
         for at in (0..self.nodes).rev() {
@@ -126,7 +126,7 @@ impl Packing {
             }
         }
         let mut surplus = filled(high) - u64::from(self.shape.workers);
-        let mut spots = Spots::new();
+        let mut spots = Vec::new();
         for (at, here) in servers.iter().enumerate() {
             let mut workers = most(at).min(high);
             // Only nodes at the level have one to spare, and there are enough of them: one level

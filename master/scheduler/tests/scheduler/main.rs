@@ -6,7 +6,9 @@
 mod fits;
 mod golden;
 mod placing;
+mod policies;
 mod properties;
 mod rounds;
 mod scale;
+mod warm;
 mod world;

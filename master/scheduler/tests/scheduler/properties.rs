@@ -107,12 +107,14 @@ fn job(nodes: usize) -> impl Strategy<Value = JobInput> {
                 arrival: Millis(arrival),
                 current,
                 want,
+                requested: None,
+                attained_s: 0.0,
                 rescale_cost_s: cost,
             },
         )
 }
 
-fn world() -> impl Strategy<Value = Snapshot> {
+pub(crate) fn world() -> impl Strategy<Value = Snapshot> {
     let capacity = prop_oneof![
         8 => (8_u64..30, 8_u64..30, 0_u64..20).prop_map(|(cpus, memory, gpus)| {
             let mut resources = Resources::new(cpus, memory, gpus);
@@ -168,7 +170,7 @@ fn overlooked(world: &Snapshot) -> Option<JobId> {
 }
 
 /// Sound jobs that start with nothing, on at most this many sound nodes.
-fn calm_world(nodes_max: usize) -> impl Strategy<Value = Snapshot> {
+pub(crate) fn calm_world(nodes_max: usize) -> impl Strategy<Value = Snapshot> {
     let theta = 0.001..1.0_f64;
     let job = (speed(theta.boxed()), 1.0..1e6_f64, 0.0..60.0_f64, 1_u64..4, 1_u64..4);
     let node = (4_u64..16, 4_u64..16);
@@ -190,6 +192,8 @@ fn calm_world(nodes_max: usize) -> impl Strategy<Value = Snapshot> {
                 .map(|(id, (speed, steps, cost, server, worker))| JobInput {
                     worker: Resources::new(worker, server, 0),
                     server: Resources::new(server, worker, 0),
+                    requested: None,
+                    attained_s: 0.0,
                     rescale_cost_s: cost,
                     ..crate::world::job(id, crate::world::share(speed, steps))
                 })
@@ -291,7 +295,7 @@ fn the_checker_finds_each_fault() {
     let mut plan = good.clone();
     plan.decisions[1].reason.gain_s = Some(f64::NAN);
     expect(&world, &plan, "gain_s is NaN");
-    plan.decisions[1].reason.text.clear();
+    plan.decisions[1].reason.words = scheduler::plan::Words::default();
     expect(&world, &plan, "no reason");
     let mut plan = good.clone();
     plan.decisions.pop();
@@ -299,10 +303,10 @@ fn the_checker_finds_each_fault() {
     let mut plan = good.clone();
     plan.revision += 1;
     expect(&world, &plan, "revision");
-    world.nodes[0].open = false;
+    std::sync::Arc::make_mut(&mut world.nodes)[0].open = false;
     expect(&world, &start(&[("n01", 1, 1)]), "not open");
     // A job that shrinks still holds its old tasks while another starts.
-    world.nodes[0].open = true;
+    std::sync::Arc::make_mut(&mut world.nodes)[0].open = true;
     world.jobs[1] = running(world.jobs[1].clone(), &[("n02", 2, 2)]);
     let mut plan = start(&[("n02", 1, 1)]);
     plan.decisions[1].verb = Verb::Rescale { placement: placement(&[("n02", 1, 1)]) };

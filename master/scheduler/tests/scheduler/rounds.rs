@@ -21,9 +21,12 @@ fn a_running_job_gives_way_to_a_new_one_and_the_room_is_kept() {
     let first = planned(&world);
     let shrunk = shape_of(verb_of(&first, 1)).expect("job 1 shrinks");
     assert!(shrunk.workers < 3, "{first:#?}");
-    assert!(decision_of(&first, 1).reason.text.contains("so that j2 can start"), "{first:#?}");
+    assert!(decision_of(&first, 1).reason.text().contains("so that j2 can start"), "{first:#?}");
     assert_eq!(verb_of(&first, 2), &Verb::Wait, "its room is still taken");
-    assert!(decision_of(&first, 2).reason.text.contains("room that j1 is giving up"), "{first:#?}");
+    assert!(
+        decision_of(&first, 2).reason.text().contains("room that j1 is giving up"),
+        "{first:#?}"
+    );
 
     // While job 1 stops, nothing else moves; once it starts smaller, job 2 gets the room at once.
     world.jobs[0].current.as_mut().unwrap().movable = false;
@@ -74,7 +77,7 @@ fn a_change_must_save_more_than_it_costs_and_not_come_too_soon() {
     soon.jobs[0].current.as_mut().unwrap().since_change_ms = 59_999;
     let soon = planned(&soon);
     assert_eq!(verb_of(&soon, 1), &Verb::Keep, "{soon:#?}");
-    assert!(decision_of(&soon, 1).reason.text.contains("last change"), "{soon:#?}");
+    assert!(decision_of(&soon, 1).reason.text().contains("last change"), "{soon:#?}");
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a_job_that_holds_too_much_lets_another_grow() {
     let shrunk = shape_of(verb_of(&first, 1)).expect("job 1 shrinks");
     assert!(shrunk.workers < 6, "{first:#?}");
     assert_eq!(verb_of(&first, 2), &Verb::Keep, "the room is not free yet");
-    assert!(decision_of(&first, 2).reason.text.contains("j1 is giving up"), "{first:#?}");
+    assert!(decision_of(&first, 2).reason.text().contains("j1 is giving up"), "{first:#?}");
     carry_out(&mut world, &first);
     let second = planned(&world);
     assert!(shape_of(verb_of(&second, 2)).is_some_and(|shape| shape.workers > 1), "{second:#?}");
@@ -139,11 +142,11 @@ fn a_pinned_job_gets_its_shape_or_nothing() {
     let too_large = planned(&snapshot(cluster(), vec![job(1, pinned(Shape::new(2, 4)))]));
     assert_eq!(verb_of(&too_large, 1), &Verb::Wait);
     let reason = &decision_of(&too_large, 1).reason;
-    assert!(reason.text.contains("2+4") && reason.remedy.is_some(), "{reason:#?}");
+    assert!(reason.text().contains("2+4") && reason.remedy.is_some(), "{reason:#?}");
     let runs = running(job(1, pinned(Shape::new(2, 4))), &[("n01", 1, 1)]);
     let stays = planned(&snapshot(cluster(), vec![runs]));
     assert_eq!(verb_of(&stays, 1), &Verb::Keep);
-    assert!(decision_of(&stays, 1).reason.text.contains("no room for its pinned 2+4"));
+    assert!(decision_of(&stays, 1).reason.text().contains("no room for its pinned 2+4"));
     // Others make room for one that waits, and it is never shrunk itself.
     let other = running(job(1, share(scalable(), 1e5)), &[("n01", 1, 3)]);
     let mut world = snapshot(cluster(), vec![other, job(2, pinned(Shape::new(1, 2)))]);
@@ -236,7 +239,7 @@ fn a_job_without_a_known_end_is_planned_for_a_while_and_a_bit_less() {
     let plan =
         planned(&snapshot(nodes(2, &resources(4000, 64, 0)), vec![job(1, unknown(scalable()))]));
     assert!(shape_of(verb_of(&plan, 1)).is_some_and(|shape| shape.workers > 1), "{plan:#?}");
-    assert!(decision_of(&plan, 1).reason.text.contains("not known yet"));
+    assert!(decision_of(&plan, 1).reason.text().contains("not known yet"));
     // A model that says nothing, or an absurd end, does not stop the others.
     let mut broken = scalable();
     broken.theta = vec![f64::NAN; 5];

@@ -66,6 +66,8 @@ pub(crate) fn job(id: u64, want: Want) -> JobInput {
         arrival: Millis(id * 1000),
         current: None,
         want,
+        requested: None,
+        attained_s: 0.0,
         rescale_cost_s: 10.0,
     }
 }
@@ -90,7 +92,7 @@ pub(crate) fn running(mut job: JobInput, shares: &[(&str, u32, u32)]) -> JobInpu
 }
 
 pub(crate) fn snapshot(nodes: Vec<NodeInput>, jobs: Vec<JobInput>) -> Snapshot {
-    Snapshot { revision: 7, now: Millis(1_000_000), nodes, jobs }
+    Snapshot { revision: 7, now: Millis(1_000_000), nodes: nodes.into(), jobs }
 }
 
 /// Plans with an empty cache, checks the plan, and holds that a used cache changes nothing.

@@ -1,0 +1,158 @@
+//! What one round leaves for the next. Where few jobs changed, everything else is taken as it was
+//! decided: the books of the nodes, what each job was given, and where a job that has not been
+//! started yet is to start.
+
+use std::sync::Arc;
+
+use model::{JobId, Shape};
+
+use crate::place::Scratch;
+use crate::print::print_of;
+use crate::room::{Hold, Kinds, Room, Spots, by_id};
+use crate::snapshot::{JobInput, NodeInput, Policy, Snapshot};
+
+/// Saves work from round to round; an empty one gives a plan as good.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    pub(crate) scratch: Scratch,
+    last: Option<Last>,
+}
+
+#[derive(Clone, Debug)]
+struct Last {
+    nodes: Arc<[NodeInput]>,
+    policy: Policy,
+    jobs: Vec<Known>,
+    room: Room,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    id: JobId,
+    print: u64,
+    allocated: Shape,
+}
+
+/// A round that goes on from the last one.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    pub(crate) room: Room,
+    /// What the last round gave each job; none where the job is new or changed.
+    pub(crate) allocated: Vec<Option<Shape>>,
+}
+
+/// With fewer jobs a round from the start costs nothing, and gives the same plan whatever was
+/// before it.
+const JOBS_MIN: usize = 256;
+/// At most one job in so many may have changed, or a round from the start is as quick.
+const CHANGED_SHARE: usize = 16;
+
+impl Cache {
+    /// The last round's books with this snapshot's jobs in them, if it differs little. The books
+    /// are gone from the cache until [`Cache::keep`].
+    pub(crate) fn warm(&mut self, snapshot: &Snapshot, policy: &Policy) -> Option<Warm> {
+        let last = self.last.take()?;
+        let same_nodes = Arc::ptr_eq(&last.nodes, &snapshot.nodes) || last.nodes == snapshot.nodes;
+        let sorted = snapshot.jobs.is_sorted_by(|a, b| a.id < b.id);
+        let few = snapshot.jobs.len() < JOBS_MIN;
+        if few || !same_nodes || last.policy != *policy || !sorted {
+            return None;
+        }
+        let kinds = Kinds::of(snapshot.jobs.iter().flat_map(|job| [&job.worker, &job.server]));
+        if kinds != last.room.kinds {
+            return None;
+        }
+        let Last { nodes, jobs, room, .. } = last;
+        let nodes = by_id(&nodes);
+        let from = sources(&jobs, &snapshot.jobs);
+        let mut same = 0;
+        let mut kept = |at: usize, from: Option<usize>| {
+            let job = &snapshot.jobs[at];
+            let from = from.filter(|from| jobs[*from].print == print_of(job))?;
+            same += usize::from(is_as_seen(room.hold(from), job, &nodes));
+            let hold = after(room.hold(from), job, &nodes)?;
+            Some((from, hold))
+        };
+        let kept: Vec<Option<(usize, Hold)>> =
+            from.iter().enumerate().map(|(at, from)| kept(at, *from)).collect();
+        let unchanged = kept.iter().flatten().count();
+        if same == jobs.len().max(kept.len()) {
+            // The very same question gets the very same answer.
+            return None;
+        }
+        let changed = jobs.len().max(kept.len()) - unchanged;
+        if changed * CHANGED_SHARE > snapshot.jobs.len() {
+            return None;
+        }
+        let allocated =
+            kept.iter().map(|kept| kept.as_ref().map(|(from, _)| jobs[*from].allocated)).collect();
+        let room = room.carry_over(&snapshot.jobs, kept);
+        Some(Warm { room, allocated })
+    }
+
+    pub(crate) fn keep(
+        &mut self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        room: Room,
+        allocated: &[Shape],
+    ) {
+        let known = |(job, allocated): (&JobInput, &Shape)| Known {
+            id: job.id,
+            print: print_of(job),
+            allocated: *allocated,
+        };
+        self.last = Some(Last {
+            nodes: Arc::clone(&snapshot.nodes),
+            policy: policy.clone(),
+            jobs: snapshot.jobs.iter().zip(allocated).map(known).collect(),
+            room,
+        });
+    }
+}
+
+/// Where each job was in the last round; both lists ascend by id.
+fn sources(last: &[Known], jobs: &[JobInput]) -> Vec<Option<usize>> {
+    let mut at = 0;
+    jobs.iter()
+        .map(|job| {
+            while last.get(at).is_some_and(|known| known.id < job.id) {
+                at += 1;
+            }
+            last.get(at).filter(|known| known.id == job.id).map(|_| at)
+        })
+        .collect()
+}
+
+/// What a job holds if it holds what the last round saw or decided, with the same charges; none
+/// where it does not.
+fn after(hold: &Hold, job: &JobInput, nodes: &[&NodeInput]) -> Option<Hold> {
+    if hold.goal != hold.next {
+        return None;
+    }
+    let Some(current) = &job.current else {
+        return hold.current.is_empty().then(|| hold.clone());
+    };
+    let still = hold.current.is_empty() || hold.current == hold.next;
+    let carried_out =
+        still && !hold.next.is_empty() && is_at(&hold.next, &current.placement, nodes);
+    carried_out.then(|| Hold { current: hold.next.clone(), ..hold.clone() })
+}
+
+/// True where a job holds what it held in the last round.
+fn is_as_seen(hold: &Hold, job: &JobInput, nodes: &[&NodeInput]) -> bool {
+    match &job.current {
+        Some(current) => is_at(&hold.current, &current.placement, nodes),
+        None => hold.current.is_empty(),
+    }
+}
+
+fn is_at(spots: &Spots, placement: &model::Placement, nodes: &[&NodeInput]) -> bool {
+    spots.len() == placement.0.len()
+        && spots.iter().zip(&placement.0).all(|((node, shape), share)| {
+            let id = &nodes[*node].id;
+            (id.is_same(&share.node) || *id == share.node)
+                && shape.servers == share.servers
+                && shape.workers == share.workers
+        })
+}

@@ -1,0 +1,110 @@
+//! Each allocation with each placement.
+
+use model::{Millis, Shape};
+use proptest::prelude::*;
+use scheduler::plan::{Plan, Verb};
+use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot};
+use scheduler::{Cache, check, plan};
+
+use crate::properties::{calm_world, world};
+use crate::world::{
+    carry_out, decision_of, is_still, job, node, nodes, resources, scalable, share,
+};
+use crate::world::{shape_of, snapshot, verb_of};
+
+const ALLOCATIONS: [Allocation; 4] =
+    [Allocation::MarginalGain, Allocation::Drf, Allocation::Tetris, Allocation::Fifo];
+const PLACINGS: [Placing; 4] =
+    [Placing::Transfer, Placing::Spread, Placing::Pack, Placing::FirstFit];
+
+fn pairs() -> impl Iterator<Item = Policy> {
+    ALLOCATIONS.into_iter().flat_map(|allocation| {
+        PLACINGS.map(|placing| Policy { allocation, placing, ..Policy::default() })
+    })
+}
+
+fn planned_by(world: &Snapshot, policy: &Policy) -> Plan {
+    let plan = plan(world, policy, &mut Cache::default());
+    assert_eq!(check(world, &plan), Vec::<String>::new(), "{policy:?} {plan:#?} {world:#?}");
+    plan
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn no_pair_breaks_a_rule_whatever_comes_in(mut world in world()) {
+        for (at, job) in world.jobs.iter_mut().enumerate() {
+            job.requested = (at % 3 > 0).then_some(Shape::new(1, 2));
+        }
+        for policy in pairs() {
+            planned_by(&world, &policy);
+        }
+    }
+
+    #[test]
+    fn a_plan_that_was_carried_out_comes_to_rest(
+        mut world in prop_oneof![3 => calm_world(5), 1 => calm_world(30)]
+    ) {
+        let start = world.clone();
+        for policy in pairs() {
+            world.clone_from(&start);
+            for job in &mut world.jobs {
+                job.requested = Some(job.min);
+            }
+            let rests = (0..12).any(|_| {
+                let plan = planned_by(&world, &policy);
+                carry_out(&mut world, &plan);
+                is_still(&plan)
+            });
+            prop_assert!(rests, "{policy:?} moves jobs for ever");
+        }
+    }
+}
+
+#[test]
+fn names_are_known() {
+    for name in ["optimus", "drf", "tetris", "fifo"] {
+        assert!(Policy::by_name(name).is_some(), "{name}");
+    }
+    assert_eq!(Policy::by_name("optimus"), Some(Policy::default()));
+    assert_eq!(Policy::by_name("best"), None);
+}
+
+#[test]
+fn fifo_gives_what_was_requested_and_blocks_behind_the_first_that_waits() {
+    let asks = |id, requested| {
+        let mut job = job(id, share(scalable(), 1e5));
+        job.requested = Some(requested);
+        job.arrival = Millis(100 - id);
+        job
+    };
+    let (large, small) = (Shape::new(2, 6), Shape::new(1, 2));
+    // Arrivals fall with the number: j3 is first.
+    let jobs = vec![asks(1, small), asks(2, large), asks(3, large)];
+    let world = snapshot(vec![node("n01", resources(10_000, 64, 0))], jobs);
+    let fifo = Policy::by_name("fifo").expect("known");
+    let plan = planned_by(&world, &fifo);
+    assert_eq!(shape_of(verb_of(&plan, 3)), Some(large));
+    assert_eq!(verb_of(&plan, 2), &Verb::Wait);
+    assert_eq!(verb_of(&plan, 1), &Verb::Wait, "3 CPUs are free, but j2 is before it");
+    assert!(decision_of(&plan, 1).reason.text().contains("behind j2"), "{plan:#?}");
+}
+
+#[test]
+fn fairness_shares_evenly_and_tetris_prefers_the_short() {
+    let mut long = job(1, share(scalable(), 1e6));
+    let mut short = job(2, share(scalable(), 1e3));
+    (long.max, short.max) = (Shape::new(8, 8), Shape::new(8, 8));
+    let world = snapshot(nodes(4, &resources(3000, 64, 0)), vec![long, short]);
+    let given = |name: &str| {
+        let plan = planned_by(&world, &Policy::by_name(name).expect("known"));
+        [1, 2].map(|id| decision_of(&plan, id).reason.allocated.workers)
+    };
+    let [long, short] = given("drf");
+    assert_eq!(long, short, "fairness knows no length");
+    let [long, short] = given("tetris");
+    assert!(short > long, "{short} workers for the short job, {long} for the long one");
+    let [long, short] = given("optimus");
+    assert!(long > short, "by the paper's gain a long job gains more");
+}
