@@ -2,6 +2,7 @@
 
 mod admin;
 mod job;
+mod offline;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ pub(crate) use job::{
     CancelArgs, EventsArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs, SubmitArgs,
     UpdateArgs, WaitArgs,
 };
+pub(crate) use offline::{AssignArgs, FitCommand, FitLossArgs, FitSpeedArgs, ModeArg, PlanArgs};
 
 use crate::failure::Failure;
 use crate::listing::{Format, View};
@@ -23,7 +25,7 @@ use crate::listing::{Format, View};
 const AFTER: &str = "\
 Exit codes: 0 done, 1 the job ended FAILED or CANCELLED (wait, submit --wait), 2 usage or invalid
 input, 3 not found, 4 not allowed, 5 conflict, 6 master unavailable, 7 timed out waiting, 8 valid
-but cannot be placed, 130 interrupted.";
+but cannot be placed, 70 a fault of this program, 130 interrupted.";
 
 /// Schedules deep-learning training on a cluster of plain servers.
 #[derive(Debug, Parser)]
@@ -187,6 +189,13 @@ pub(crate) enum Command {
     Node(NodeCommand),
     /// The state of the master and the cluster
     Status(ReadArgs),
+    /// Plan one scheduling round from files, without a master
+    Plan(PlanArgs),
+    /// Fit the models to measurements in files
+    #[command(subcommand)]
+    Fit(FitCommand),
+    /// Assign a model's parameters to servers
+    Assign(AssignArgs),
     /// Configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -229,7 +238,10 @@ impl Command {
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
-            Self::Config(_)
+            Self::Plan(_)
+            | Self::Fit(_)
+            | Self::Assign(_)
+            | Self::Config(_)
             | Self::Cert(_)
             | Self::Completion { .. }
             | Self::Snapshot(SnapshotCommand::Verify { .. } | SnapshotCommand::Restore(_)) => {

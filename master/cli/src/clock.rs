@@ -1,6 +1,6 @@
 //! The only place of the command line that reads the clock.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use model::UnixMs;
 
@@ -16,4 +16,11 @@ pub(crate) fn wall() -> SystemTime {
 pub(crate) fn now() -> UnixMs {
     let since = wall().duration_since(std::time::UNIX_EPOCH);
     UnixMs(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// The present instant, for measuring how long something takes.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(crate) fn instant() -> Instant {
+    Instant::now()
 }

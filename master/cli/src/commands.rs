@@ -8,12 +8,14 @@ mod submit;
 mod wait;
 
 use crate::args::{
-    CertCommand, Cli, Command, ConfigCommand, NodeCommand, RoundCommand, SnapshotCommand,
+    CertCommand, Cli, Command, ConfigCommand, FitCommand, NodeCommand, RoundCommand,
+    SnapshotCommand,
 };
 use crate::client::{Master, Target};
 use crate::config::Environment;
 use crate::failure::{Exit, Failure};
 use crate::listing::Format;
+use crate::offline;
 use crate::output::Output;
 
 /// What a command has at hand.
@@ -89,6 +91,10 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
+        Command::Plan(args) => offline::plan(context, &args),
+        Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),
+        Command::Fit(FitCommand::Speed(args)) => offline::fit_speed(context, &args),
+        Command::Assign(args) => offline::assign(context, &args),
         Command::Config(ConfigCommand::Check(args)) => admin::config_check(context, &args),
         Command::Snapshot(SnapshotCommand::Save(args)) => admin::save(context, &args.file).await,
         Command::Snapshot(SnapshotCommand::Verify { file }) => admin::verify(context, &file).await,

@@ -25,6 +25,8 @@ pub(crate) enum Exit {
     TimedOut = 7,
     /// Valid, but cannot be placed.
     CannotPlace = 8,
+    /// A fault of this program: what it arrived at breaks its own rules. As `EX_SOFTWARE`.
+    Internal = 70,
     Interrupted = 130,
 }
 
@@ -105,6 +107,12 @@ impl Failure {
             #[serde(skip_serializing_if = "Vec::is_empty")]
             faults: Vec<FaultJson<'a>>,
         }
+        let mut message = self.message.clone();
+        for (at, located) in self.faults.iter().enumerate() {
+            message.push_str(if at == 0 { ": " } else { "; " });
+            let line = located.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            message.extend([&*line, &*located.fault.field, ": ", &located.fault.problem]);
+        }
         let faults = self.faults.iter().map(|located| FaultJson {
             field: &located.fault.field,
             problem: &located.fault.problem,
@@ -113,7 +121,7 @@ impl Failure {
         });
         let json = Json {
             code: self.exit.code(),
-            message: &self.message,
+            message: &message,
             hint: &self.hint,
             faults: faults.collect(),
         };

@@ -33,7 +33,7 @@ fn job(id: u64) -> JobInput {
         arrival: Millis(id),
         current: None,
         want: Want::Share {
-            speed: SpeedModel { form, theta, rmse_relative: 0.0 },
+            speed: SpeedModel::of_theta(form, theta),
             remaining: Some(Remaining { value: work, low: work, high: work }),
         },
         requested: None,

@@ -71,7 +71,7 @@ impl<'a> Pace<'a> {
 
 fn terms(speed: &SpeedModel) -> Option<[f64; 7]> {
     let theta = &speed.theta;
-    if theta.len() != speed.form.coefficients() {
+    if theta.len() != speed.form.coefficients() || speed.residual.is_some() {
         return None;
     }
     let terms = match speed.form {
@@ -83,7 +83,7 @@ fn terms(speed: &SpeedModel) -> Option<[f64; 7]> {
         SpeedForm::SyncPerWorker { batch } => {
             let batch = f64::from(batch.max(1));
             let each = |at: usize| theta[at] / batch;
-            [theta[0] + each(1), each(2), each(3), 0.0, each(4), 0.0, 0.0]
+            [theta[0], each(2), each(3), 0.0, each(4), 0.0, 0.0]
         }
     };
     terms.iter().all(|term| term.is_finite()).then_some(terms)

@@ -1,12 +1,15 @@
 //! Rules that every plan obeys, whatever policy made it. Written apart from the planner and from
 //! its books: everything is counted again from the snapshot and the plan alone.
+//!
+//! The rules that need two plans, such as that one snapshot gives one plan, are for tests.
 
-use std::collections::BTreeMap;
+mod books;
 
-use model::{NodeId, Placement, Resources, Shape};
+use model::{Placement, Shape};
 
 use crate::plan::{Decision, Plan, Reason, Verb};
 use crate::snapshot::{JobInput, NodeInput, Snapshot, Want};
+use books::{Books, Index, Spots, look_up};
 
 /// Everything that is wrong with a plan, in words; empty where it obeys all rules:
 ///
@@ -18,7 +21,13 @@ use crate::snapshot::{JobInput, NodeInput, Snapshot, Want};
 /// - at once, with every job counted by the larger of what it holds and what it is to hold, no
 ///   node on which a job gets more than it held is pushed over its capacity; and in the end, with
 ///   what each job is to hold, none of these is over;
+/// - the allocation told is nothing, or no more than what is held, or within the job's bounds; a
+///   sharing job that starts gets no more of either kind than that;
+/// - the transfer time and the share of pairs across nodes that are told are those of the
+///   placement (the appendix), and none is told where there is no placement;
 /// - every number is finite and every decision has its sentence.
+///
+/// Costs a look at each node and a search in their ids for each share of a placement.
 #[must_use]
 pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let mut faults = Vec::new();
@@ -28,24 +37,43 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
             plan.revision, snapshot.revision
         ));
     }
-    let wanted: Vec<_> = snapshot.jobs.iter().map(|job| job.id).collect();
-    let decided: Vec<_> = plan.decisions.iter().map(|decision| decision.job).collect();
-    if wanted != decided {
+    let wanted = snapshot.jobs.iter().map(|job| job.id);
+    let decided = plan.decisions.iter().map(|decision| decision.job);
+    if !wanted.clone().eq(decided.clone()) {
+        let (decided, wanted): (Vec<_>, Vec<_>) = (decided.collect(), wanted.collect());
         faults.push(format!("decisions are for {decided:?}, the jobs are {wanted:?}"));
         return faults;
     }
-    let nodes: BTreeMap<&NodeId, &NodeInput> =
-        snapshot.nodes.iter().rev().map(|node| (&node.id, node)).collect();
+    let mut index = Index::of(&snapshot.nodes);
+    let mut books = Books::of(snapshot);
+    let (mut held, mut next) = (Spots::new(), Spots::new());
+    let (mut held_found, mut next_found) = (Vec::new(), Vec::new());
     for (job, decision) in snapshot.jobs.iter().zip(&plan.decisions) {
-        let id = job.id;
-        faults.extend(check_verb(job, &decision.verb).map(|fault| format!("{id}: {fault}")));
-        if let Some(placement) = new_placement(decision) {
-            let found = check_placement(job, placement, &nodes);
-            faults.extend(found.into_iter().map(|fault| format!("{id}: {fault}")));
+        let mut fault = |text: String| faults.push(format!("{}: {text}", job.id));
+        check_verb(job, &decision.verb).map(&mut fault);
+        held.clear();
+        held_found.clear();
+        if let Some(current) = &job.current {
+            look_up(&current.placement, &mut index, &mut held_found, &mut held);
         }
-        faults.extend(check_reason(&decision.reason).map(|fault| format!("{id}: {fault}")));
+        let (after, is_whole): (&Spots, bool) = match &decision.verb {
+            Verb::Start { placement } | Verb::Rescale { placement } => {
+                look_up(placement, &mut index, &mut next_found, &mut next);
+                check_placement(job, placement, &next_found, &snapshot.nodes, &mut fault);
+                (&next, next_found.iter().all(Option::is_some))
+            }
+            Verb::Keep => (&held, held_found.iter().all(Option::is_some)),
+            Verb::Evict | Verb::Wait => (const { &Spots::new() }, true),
+        };
+        check_reason(&decision.reason).map(&mut fault);
+        check_allocated(job, decision).map(&mut fault);
+        // What is told of a placement on nodes that are not here cannot be judged.
+        if is_whole {
+            check_costs(decision, after).map(&mut fault);
+        }
+        books.charge(job, &held, after, new_placement(decision).is_some());
     }
-    faults.extend(check_capacity(snapshot, plan, &nodes));
+    faults.extend(books.faults(&index));
     faults
 }
 
@@ -75,62 +103,63 @@ fn check_verb(job: &JobInput, verb: &Verb) -> Option<String> {
 fn check_placement(
     job: &JobInput,
     placement: &Placement,
-    nodes: &BTreeMap<&NodeId, &NodeInput>,
-) -> Vec<String> {
-    let mut faults = Vec::new();
+    found: &[Option<usize>],
+    nodes: &[NodeInput],
+    fault: &mut impl FnMut(String),
+) {
     if !placement.0.windows(2).all(|pair| pair[0].node < pair[1].node) {
-        faults.push("its nodes are not sorted, or one comes twice".to_owned());
+        fault("its nodes are not sorted, or one comes twice".to_owned());
     }
     let (mut servers, mut workers) = (0_u64, 0_u64);
-    for share in &placement.0 {
+    for (share, node) in placement.0.iter().zip(found) {
         servers += u64::from(share.servers);
         workers += u64::from(share.workers);
         if share.servers == 0 && share.workers == 0 {
-            faults.push(format!("nothing of it stands on {}", share.node));
+            fault(format!("nothing of it stands on {}", share.node));
         }
-        match nodes.get(&share.node) {
-            None => faults.push(format!("{} is not in the snapshot", share.node)),
-            Some(node) if !node.open => faults.push(format!("{} is not open", share.node)),
+        match node.map(|node| &nodes[node]) {
+            None => fault(format!("{} is not in the snapshot", share.node)),
+            Some(node) if !node.open => fault(format!("{} is not open", share.node)),
             Some(_) => {}
         }
     }
     let (Ok(servers), Ok(workers)) = (u32::try_from(servers), u32::try_from(workers)) else {
-        faults.push(format!("{servers} servers and {workers} workers"));
-        return faults;
+        fault(format!("{servers} servers and {workers} workers"));
+        return;
     };
     let shape = Shape::new(servers, workers);
     if servers == 0 || workers == 0 {
-        faults.push(format!("{shape} lacks a server or a worker"));
+        fault(format!("{shape} lacks a server or a worker"));
     }
     let (min, max) = (job.min, job.max);
-    let inside = (min.servers..=max.servers).contains(&servers)
-        && (min.workers..=max.workers).contains(&workers);
+    let is_inside = no_more(min, shape) && no_more(shape, max);
     let least = Shape::new(min.servers.max(1), min.workers.max(1));
     match &job.want {
         Want::Pinned { shape: pinned } if *pinned != shape => {
-            faults.push(format!("{shape}, but it is pinned to {pinned}"));
+            fault(format!("{shape}, but it is pinned to {pinned}"));
         }
         Want::Pinned { .. } => {}
-        Want::Share { .. } | Want::Profile { .. } if !inside => {
-            faults.push(format!("{shape} is outside its bounds {min} to {max}"));
+        Want::Share { .. } | Want::Profile { .. } if !is_inside => {
+            fault(format!("{shape} is outside its bounds {min} to {max}"));
         }
         Want::Profile { shapes } if shape != least && !shapes.contains(&shape) => {
             // A job that must give way may stop anywhere above its least shape.
-            let gives_way = job.current.as_ref().is_some_and(|current| {
-                let held = current.placement.shape();
-                servers <= held.servers && workers <= held.workers
-            });
-            if !gives_way {
-                faults.push(format!("{shape} was not offered for its profile"));
+            let held = job.current.as_ref().map(|current| current.placement.shape());
+            if !held.is_some_and(|held| no_more(shape, held)) {
+                fault(format!("{shape} was not offered for its profile"));
             }
         }
         Want::Share { .. } | Want::Profile { .. } => {}
     }
-    faults
+}
+
+/// True where `a` has no more than `b` of either kind.
+fn no_more(a: Shape, b: Shape) -> bool {
+    a.servers <= b.servers && a.workers <= b.workers
 }
 
 fn check_reason(reason: &Reason) -> Option<String> {
-    if reason.text().trim().is_empty() {
+    if reason.words.is_blank() {
         return Some("has no reason in words".to_owned());
     }
     let numbers = [
@@ -147,110 +176,75 @@ fn check_reason(reason: &Reason) -> Option<String> {
     })
 }
 
-/// Sums of one node, in kinds by name; wide enough never to wrap.
-#[derive(Debug, Default)]
-struct Load {
-    /// What is there now, at once during the plan, and in the end.
-    present: BTreeMap<String, u128>,
-    at_once: BTreeMap<String, u128>,
-    at_end: BTreeMap<String, u128>,
-    /// Of the new placements alone that do not only give up tasks here.
-    new: BTreeMap<String, u128>,
-}
-
-/// What tasks of these counts take, by kind.
-fn need(job: &JobInput, here: Shape) -> BTreeMap<String, u128> {
-    let mut sums = BTreeMap::new();
-    for (resources, count) in [(&job.server, here.servers), (&job.worker, here.workers)] {
-        for kind in resources.kinds() {
-            let amount = u128::from(resources.amount(&kind)) * u128::from(count);
-            *sums.entry(kind).or_insert(0) += amount;
+fn check_allocated(job: &JobInput, decision: &Decision) -> Option<String> {
+    let allocated = decision.reason.allocated;
+    if allocated.is_empty() {
+        return None;
+    }
+    let (min, max) = match &job.want {
+        Want::Pinned { shape } => (*shape, *shape),
+        Want::Share { .. } | Want::Profile { .. } => (job.min, job.max),
+    };
+    let is_shape = allocated.servers > 0 && allocated.workers > 0;
+    let is_inside = is_shape && no_more(min, allocated) && no_more(allocated, max);
+    let held = job.current.as_ref().map(|current| current.placement.shape());
+    let placed = new_placement(decision).map(Placement::shape);
+    let is_held = held.is_some_and(|held| no_more(allocated, held)) || placed == Some(allocated);
+    if !is_inside && !is_held {
+        return Some(format!("its allocation {allocated} is outside its bounds {min} to {max}"));
+    }
+    match (&decision.verb, &job.want, placed) {
+        (Verb::Start { .. }, Want::Share { .. }, Some(placed)) if !no_more(placed, allocated) => {
+            Some(format!("{placed} is more than its allocation {allocated}"))
         }
-    }
-    sums
-}
-
-fn add(to: &mut BTreeMap<String, u128>, more: &BTreeMap<String, u128>) {
-    for (kind, amount) in more {
-        *to.entry(kind.clone()).or_insert(0) += amount;
+        _ => None,
     }
 }
 
-fn larger(a: &BTreeMap<String, u128>, b: &BTreeMap<String, u128>) -> BTreeMap<String, u128> {
-    let mut most = a.clone();
-    for (kind, amount) in b {
-        let here = most.entry(kind.clone()).or_insert(0);
-        *here = (*here).max(*amount);
+/// Told numbers may differ from ours by the order of their sums.
+const NEAR: f64 = 1e-9;
+
+/// The transfer time of a step and the share of pairs across nodes, told against counted.
+fn check_costs(decision: &Decision, after: &[(usize, Shape)]) -> Option<String> {
+    let told = [
+        ("transfer time", decision.reason.transfer_time),
+        ("cross-node share", decision.reason.cross_node_share),
+    ];
+    if after.is_empty() {
+        let told = told.into_iter().find(|(_, told)| told.is_some());
+        return told.map(|(name, _)| format!("tells a {name}, but has no place"));
     }
-    most
+    let must_tell = new_placement(decision).is_some();
+    let counted = costs(after)?;
+    told.into_iter().zip(counted).find_map(|((name, told), counted)| match told {
+        Some(told) if (told - counted).abs() <= NEAR * counted.max(1.0) => None,
+        Some(told) => Some(format!("its {name} is told as {told}, it is {counted}")),
+        None if must_tell => Some(format!("its {name} of {counted} is not told")),
+        None => None,
+    })
 }
 
-fn shares(placement: Option<&Placement>) -> BTreeMap<&NodeId, Shape> {
-    let mut shares: BTreeMap<&NodeId, Shape> = BTreeMap::new();
-    for share in placement.iter().flat_map(|placement| &placement.0) {
-        let here = shares.entry(&share.node).or_default();
-        here.servers = here.servers.saturating_add(share.servers);
-        here.workers = here.workers.saturating_add(share.workers);
+/// By the appendix for S = B = 1: the most parameters that some node has to send or get over the
+/// network in a step; and the pairs of a server and a worker that are not on one node, of all.
+/// None without a server or a worker.
+#[expect(clippy::cast_precision_loss, reason = "compared up to a part in 10^9")]
+fn costs(spots: &[(usize, Shape)]) -> Option<[f64; 2]> {
+    let sum = |of: fn(&Shape) -> u32| spots.iter().map(|(_, here)| u64::from(of(here))).sum();
+    let servers: u64 = sum(|here| here.servers);
+    let workers: u64 = sum(|here| here.workers);
+    if servers == 0 || workers == 0 {
+        return None;
     }
-    shares
-}
-
-fn loads<'a>(snapshot: &'a Snapshot, plan: &'a Plan) -> BTreeMap<&'a NodeId, Load> {
-    let mut loads: BTreeMap<&NodeId, Load> = BTreeMap::new();
-    for (job, decision) in snapshot.jobs.iter().zip(&plan.decisions) {
-        let current = job.current.as_ref().map(|current| &current.placement);
-        let next = match &decision.verb {
-            Verb::Keep => current,
-            Verb::Start { placement } | Verb::Rescale { placement } => Some(placement),
-            Verb::Evict | Verb::Wait => None,
-        };
-        let (before, after) = (shares(current), shares(next));
-        let is_new = new_placement(decision).is_some();
-        let touched: std::collections::BTreeSet<&NodeId> =
-            before.keys().chain(after.keys()).copied().collect();
-        for node in touched {
-            let of = |shares: &BTreeMap<&NodeId, Shape>| {
-                need(job, shares.get(node).copied().unwrap_or_default())
-            };
-            let (now, later) = (of(&before), of(&after));
-            let load = loads.entry(node).or_default();
-            add(&mut load.present, &now);
-            add(&mut load.at_once, &larger(&now, &later));
-            add(&mut load.at_end, &later);
-            let share =
-                |shares: &BTreeMap<&NodeId, Shape>| shares.get(node).copied().unwrap_or_default();
-            let (held, gets) = (share(&before), share(&after));
-            if is_new && (gets.servers > held.servers || gets.workers > held.workers) {
-                add(&mut load.new, &later);
-            }
+    let (mut most, mut near) = (0, 0_u128);
+    for (_, here) in spots {
+        if here.servers > 0 {
+            most = most.max(workers - u64::from(here.workers));
         }
-    }
-    loads
-}
-
-fn check_capacity(
-    snapshot: &Snapshot,
-    plan: &Plan,
-    nodes: &BTreeMap<&NodeId, &NodeInput>,
-) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (id, load) in loads(snapshot, plan) {
-        let Some(node) = nodes.get(id) else { continue };
-        let amount = |resources: &Resources, kind: &str| u128::from(resources.amount(kind));
-        let sum = |sums: &BTreeMap<String, u128>, kind: &str| sums.get(kind).copied().unwrap_or(0);
-        // A kind of which nothing is newly taken here may be over for older reasons.
-        for (kind, _) in load.new.iter().filter(|(_, new)| **new > 0) {
-            let (has, held) = (amount(&node.capacity, kind), amount(&node.held, kind));
-            let present = held + sum(&load.present, kind);
-            let at_once = held + sum(&load.at_once, kind);
-            let at_end = held + sum(&load.at_end, kind);
-            if at_once > has.max(present) {
-                faults.push(format!("{id}: {at_once} {kind} at once, it has {has}"));
-            }
-            if at_end > has {
-                faults.push(format!("{id}: {at_end} {kind} in the end, it has {has}"));
-            }
+        if here.workers > 0 {
+            most = most.max(servers - u64::from(here.servers));
         }
+        near += u128::from(here.servers) * u128::from(here.workers);
     }
-    faults
+    let pairs = u128::from(servers) * u128::from(workers);
+    Some([most as f64 / servers as f64, (pairs - near) as f64 / pairs as f64])
 }

@@ -5,6 +5,7 @@
 
 mod admit;
 pub mod allocate;
+pub mod assign;
 pub mod baseline;
 mod cache;
 pub mod check;

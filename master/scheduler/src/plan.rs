@@ -76,6 +76,20 @@ pub enum Words {
     },
 }
 
+impl Words {
+    /// True where there is nothing to read.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        match self {
+            Self::Plain(text) => text.trim().is_empty(),
+            Self::Starts { .. }
+            | Self::Stays { .. }
+            | Self::NoRoomYet { .. }
+            | Self::NotWorth { .. } => false,
+        }
+    }
+}
+
 impl Default for Words {
     fn default() -> Self {
         Self::Plain(String::new())

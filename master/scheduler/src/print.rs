@@ -3,7 +3,7 @@
 
 use model::{Resources, Shape};
 
-use crate::estimate::speed::{SpeedForm, SpeedModel};
+use crate::estimate::speed::{Residual, SpeedForm, SpeedModel};
 use crate::snapshot::{JobInput, Want};
 
 /// Of everything that an allocation and a first placement depend on, but not of what the job
@@ -66,6 +66,9 @@ impl Print {
         }
         for theta in &model.theta {
             self.number(*theta);
+        }
+        for word in model.residual.iter().flat_map(Residual::words) {
+            self.word(word);
         }
     }
 

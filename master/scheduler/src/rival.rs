@@ -49,7 +49,7 @@ impl Round<'_> {
                     max: entry.gains.max,
                     server,
                     worker,
-                    weight: entry.gains.weight,
+                    weight: entry.input.priority,
                     requested: entry.input.requested,
                     arrival_ms: entry.input.arrival.0,
                     seconds_left,

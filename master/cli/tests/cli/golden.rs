@@ -40,7 +40,7 @@ const RECORDED: &[(&str, &str)] = &[
     ("node-lost.json", "node lost n2 --yes -o json"),
 ];
 
-fn compare(file: &str, text: &str) {
+pub(crate) fn compare(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
     if std::env::var_os("RECORD").is_some() {
         std::fs::write(&path, text).unwrap();

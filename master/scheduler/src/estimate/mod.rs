@@ -1,5 +1,6 @@
 //! What a job will still need and how fast it would be: section 3 of the paper.
 
+mod cholesky;
 pub mod loss;
 pub mod nnls;
 pub mod profile;

@@ -1,15 +1,17 @@
 //! Non-negative least squares for a handful of unknowns, exactly and without ever failing.
 //!
 //! The solution of a least-squares problem under x >= 0 is the plain solution on the set of
-//! unknowns that are not zero. With at most [`UNKNOWNS_MAX`] unknowns every such set can be
-//! tried, on a triangle that holds all rows, however many there are. Iterative solvers walk the
-//! same sets, but on a tie in rounding the crate `nnls` (0.5.0) panics, as it does for one in
-//! 3,000 small whole-numbered problems; numbers from outside must not be able to stop a round.
-//! It serves the tests as a second opinion.
+//! unknowns that are not zero. All rows are held as a triangle, however many there are. Starting
+//! from all unknowns, negative ones are taken out and those that would lower the squares put back;
+//! where nothing is left to change, the conditions of Karush, Kuhn and Tucker hold, which is
+//! enough in a convex problem. Such walks can turn in a circle on a tie in rounding (the crate
+//! `nnls` (0.5.0) then panics, as it does for one in 3,000 small whole-numbered problems); after a
+//! few turns every one of the at most 2^[`UNKNOWNS_MAX`] sets is tried instead, as numbers from
+//! outside must not be able to stop a round. That crate serves the tests as a second opinion.
 
 /// Most unknowns: 2^5 sets are tried.
 pub const UNKNOWNS_MAX: usize = 5;
-/// A larger number would overflow when squared.
+/// A larger number, or many of them, would overflow when squared.
 const MAGNITUDE_MAX: f64 = 1e140;
 /// A column with less than this share of its length outside the others' span is not told apart.
 const INDEPENDENT_MIN: f64 = 1e-9;
@@ -58,56 +60,106 @@ impl<const N: usize> Problem<N> {
         if !self.usable {
             return None;
         }
+        self.walk().or_else(|| self.try_all())
+    }
+
+    /// From set to set until nothing is to be changed; none where it goes in a circle, or where
+    /// unknowns cannot be told apart.
+    fn walk(&self) -> Option<Solution<N>> {
+        let mut set = (1_u32 << N) - 1;
+        for _ in 0..2 * N {
+            let found = self.solve_on(set)?;
+            let negative = (0..N).filter(|k| found.x[*k] < 0.0).fold(0, |bits, k| bits | 1 << k);
+            if negative == 0 {
+                match self.missing(set, &found.x) {
+                    None => return found.squares.is_finite().then_some(found),
+                    Some(column) => set |= 1 << column,
+                }
+            } else {
+                set &= !negative;
+            }
+        }
+        None
+    }
+
+    /// Of the unknowns outside `set` the one whose growth would lower the squares most.
+    fn missing(&self, set: u32, x: &[f64; N]) -> Option<usize> {
+        let mut rest = self.right;
+        for (value, row) in rest.iter_mut().zip(&self.triangle) {
+            *value -= row.iter().zip(x).map(|(a, x)| a * x).sum::<f64>();
+        }
+        let target = self.right.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let pull = |column: usize| {
+            let dot: f64 = self.triangle.iter().zip(rest).map(|(row, b)| row[column] * b).sum();
+            dot / self.length(column)
+        };
+        let outside = (0..N).filter(|column| set & (1 << column) == 0);
+        let pulls = outside.map(|column| (column, pull(column)));
+        // Below this it is rounding; a zero column's is not a number and so left out as well.
+        pulls
+            .filter(|(_, pull)| *pull > 1e-10 * target)
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(column, _)| column)
+    }
+
+    fn length(&self, column: usize) -> f64 {
+        self.triangle.iter().map(|row| row[column] * row[column]).sum::<f64>().sqrt()
+    }
+
+    /// The best of all sets.
+    fn try_all(&self) -> Option<Solution<N>> {
         let nothing = self.rest + self.right.iter().map(|value| value * value).sum::<f64>();
         let mut best = Solution { x: [0.0; N], squares: nothing };
         for set in 1_u32..1 << N {
-            if let Some(found) = self.solve_on(set) {
-                // Strictly better only: of equal ones the first set stays.
-                if found.squares < best.squares {
-                    best = found;
-                }
+            let Some(found) = self.solve_on(set) else { continue };
+            let allowed = found.x.iter().all(|value| *value >= 0.0);
+            // Strictly better only: of equal ones the first set stays.
+            if allowed && found.squares < best.squares {
+                best = found;
             }
         }
         best.squares.is_finite().then_some(best)
     }
 
-    /// The plain solution with the unknowns of `set`; none where they cannot be told apart or
-    /// one comes out negative.
+    /// The plain solution with the unknowns of `set`, negative ones too; none where they cannot
+    /// be told apart.
     fn solve_on(&self, set: u32) -> Option<Solution<N>> {
-        let columns: Vec<usize> = (0..N).filter(|column| set & (1 << column) != 0).collect();
-        let length = |column: usize| {
-            self.triangle.iter().fold(0.0_f64, |sum, row| libm::hypot(sum, row[column]))
-        };
+        let mut columns = [0; N];
+        let mut lengths = [0.0; N];
+        let mut count = 0;
+        for column in (0..N).filter(|column| set & (1 << column) != 0) {
+            (columns[count], lengths[count]) = (column, self.length(column));
+            if lengths[count] <= 0.0 {
+                return None;
+            }
+            count += 1;
+        }
         let mut small = [[0.0; N]; N];
         let mut right = [0.0; N];
         let mut squares = self.rest;
-        let lengths: Vec<f64> = columns.iter().map(|column| length(*column)).collect();
-        if lengths.iter().any(|length| *length <= 0.0) {
-            return None;
-        }
         for (source, value) in self.triangle.iter().zip(self.right) {
             let mut row = [0.0; N];
             let mut target = value;
-            for (at, (column, length)) in columns.iter().zip(&lengths).enumerate() {
-                row[at] = source[*column] / length;
+            for at in 0..count {
+                row[at] = source[columns[at]] / lengths[at];
             }
-            for at in 0..columns.len() {
+            for at in 0..count {
                 rotate(&mut small[at], &mut right[at], &mut row, &mut target, at);
             }
             squares += target * target;
         }
         let mut x = [0.0; N];
         let mut scaled = [0.0; N];
-        for at in (0..columns.len()).rev() {
+        for at in (0..count).rev() {
             let pivot = small[at][at];
             if pivot.abs() < INDEPENDENT_MIN {
                 return None;
             }
-            let known: f64 = (at + 1..columns.len()).map(|k| small[at][k] * scaled[k]).sum();
+            let known: f64 = (at + 1..count).map(|k| small[at][k] * scaled[k]).sum();
             scaled[at] = (right[at] - known) / pivot;
             x[columns[at]] = scaled[at] / lengths[at];
         }
-        x.iter().all(|value| value.is_finite() && *value >= 0.0).then_some(Solution { x, squares })
+        x.iter().all(|value| value.is_finite()).then_some(Solution { x, squares })
     }
 }
 
@@ -119,8 +171,12 @@ fn rotate<const N: usize>(
     target: &mut f64,
     at: usize,
 ) {
-    let length = libm::hypot(upper[at], row[at]);
-    if row[at] == 0.0 || length <= 0.0 {
+    if row[at] == 0.0 {
+        return;
+    }
+    // No overflow: magnitudes are bounded above.
+    let length = (upper[at] * upper[at] + row[at] * row[at]).sqrt();
+    if length <= 0.0 {
         return;
     }
     let (cosine, sine) = (upper[at] / length, row[at] / length);

@@ -1,6 +1,6 @@
 //! How many epochs are left until the loss drops too little (sections 2.1 and 3.1).
 
-use super::loss::{LossFit, Unknown, curve};
+use super::loss::{Coefficients, LossFit, LossPoint, Unknown, usable_step};
 
 /// Epochs left, with their central 80 % range. All are at least 0 and finite, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,8 +40,8 @@ fn small_drops(epoch_losses: &[f64], threshold: f64) -> usize {
 /// counted in; never beyond `epochs_max`.
 ///
 /// `epoch_losses` holds (epoch, step at its end, loss) of the finished epochs in order, counted
-/// from 0 or 1 as the first entry says; it may be empty. The range comes from the fit's refits:
-/// their 10th and 90th percentile.
+/// from 0 or 1 as the first entry says; it may be empty. The range is the central 80 % of what
+/// the fit's other possible curves say.
 ///
 /// # Errors
 /// [`Unknown`] where `steps_per_epoch` or `threshold` is not positive and finite.
@@ -71,27 +71,35 @@ pub fn remaining_epochs(
         patience: patience.max(1),
         epochs_left_max: epochs_max.saturating_sub(done),
     };
-    let value = ahead.epochs_left(fit.beta);
-    let mut others: Vec<f64> = fit.spread.iter().map(|beta| ahead.epochs_left(*beta)).collect();
-    others.push(value);
-    others.sort_by(f64::total_cmp);
-    Ok(RemainingEpochs {
-        value,
-        low: quantile(&others, 0.1).min(value),
-        high: quantile(&others, 0.9).max(value),
-    })
+    let value = ahead.epochs_left(fit, &fit.coefficients());
+    let others = fit
+        .variants()
+        .iter()
+        .map(|variant| (ahead.epochs_left(fit, &variant.coefficients), variant.weight));
+    let (low, high) = central_range(others, value);
+    Ok(RemainingEpochs { value, low, high })
 }
 
-/// By linear interpolation; `sorted` is not empty.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let last = u32::try_from(sorted.len() - 1).expect("a handful of refits");
-    let at = f64::from(last) * share;
-    // The first whose index is past the place.
-    let above = (0..=last).find(|index| f64::from(*index) >= at).unwrap_or(last);
-    let below = above.saturating_sub(1);
-    let pick = |index: u32| sorted[usize::try_from(index).expect("fits")];
-    let part = at - f64::from(below);
-    if above == below { pick(above) } else { pick(below) + part * (pick(above) - pick(below)) }
+/// Shares of the variants below the range and below its end: the central 80 %.
+const RANGE: [f64; 2] = [0.1, 0.9];
+
+/// The central 80 % of weighted numbers; it holds `value` and is that where there are none.
+fn central_range(others: impl Iterator<Item = (f64, f64)>, value: f64) -> (f64, f64) {
+    let mut others: Vec<(f64, f64)> =
+        others.filter(|(other, weight)| !other.is_nan() && *weight > 0.0).collect();
+    others.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let total: f64 = others.iter().map(|(_, weight)| weight).sum();
+    let [low, high] = RANGE.map(|share| {
+        let mut below = 0.0;
+        others
+            .iter()
+            .find(|(_, weight)| {
+                below += weight;
+                below >= share * total
+            })
+            .map_or(value, |(other, _)| *other)
+    });
+    (low.min(value), high.max(value))
 }
 
 /// The epochs that lie ahead of a job.
@@ -109,28 +117,29 @@ struct Ahead {
 
 impl Ahead {
     /// True where the curve drops less than the threshold in the epoch `ahead` (1 is the next).
-    fn is_small(&self, beta: [f64; 3], ahead: u32) -> bool {
+    fn is_small(&self, fit: &LossFit, coefficients: &Coefficients, ahead: u32) -> bool {
         let end = self.start + self.steps_per_epoch * f64::from(ahead);
-        let drop = curve(beta, end - self.steps_per_epoch) - curve(beta, end);
+        let begin = end - self.steps_per_epoch;
+        let drop = fit.loss_by(coefficients, begin) - fit.loss_by(coefficients, end);
         // A curve that is infinite at step 0 has not arrived there.
         drop < self.threshold
     }
 
     /// The drop only shrinks along the curve, so the first small one is found by halving.
-    fn epochs_left(&self, beta: [f64; 3]) -> f64 {
+    fn epochs_left(&self, fit: &LossFit, coefficients: &Coefficients) -> f64 {
         if self.counted >= self.patience {
             return 0.0;
         }
-        let left = if self.is_small(beta, 1) {
+        let left = if self.is_small(fit, coefficients, 1) {
             self.patience - self.counted
         } else {
             let (mut large, mut small) = (1, self.epochs_left_max.max(1));
-            if !self.is_small(beta, small) {
+            if !self.is_small(fit, coefficients, small) {
                 return f64::from(self.epochs_left_max);
             }
             while small - large > 1 {
                 let middle = u32::midpoint(large, small);
-                if self.is_small(beta, middle) {
+                if self.is_small(fit, coefficients, middle) {
                     small = middle;
                 } else {
                     large = middle;
@@ -139,5 +148,173 @@ impl Ahead {
             small.saturating_add(self.patience - 1)
         };
         f64::from(left.min(self.epochs_left_max))
+    }
+}
+
+/// When the loss will have converged, by the fitted curve alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// End of the last of the `patience` epochs.
+    pub converged_at_step: f64,
+    /// From the last point to there; 0 where that is past.
+    pub remaining_steps: f64,
+    /// Central 80 % of `remaining_steps`.
+    pub low: f64,
+    pub high: f64,
+}
+
+/// Steps beyond which no run goes: an end past them is none.
+const STEP_MAX: f64 = 1e18;
+
+/// The step at which the fitted drop from one epoch's end to the next, divided by the fit's
+/// scale, has stayed below `threshold` for `patience` epochs, all after the last step of the
+/// learning rate. Measured drops are not looked at: noise makes single ones small.
+///
+/// `points` are those of the fit. With `steps_per_epoch` the epochs end at its multiples; without
+/// it each point is an epoch, and those to come are as long as these were on average.
+///
+/// # Errors
+/// [`Unknown`] where the threshold or the length of an epoch is not positive and finite, or where
+/// no end is in sight within 10^18 steps.
+pub fn forecast(
+    fit: &LossFit,
+    points: &[LossPoint],
+    steps_per_epoch: Option<f64>,
+    threshold: f64,
+    patience: u32,
+) -> Result<Forecast, Unknown> {
+    if !(threshold.is_finite() && threshold > 0.0) {
+        return Err(Unknown::new("the threshold is not a positive number"));
+    }
+    let mut steps: Vec<f64> = points.iter().filter_map(|point| usable_step(point.step)).collect();
+    steps.sort_by(f64::total_cmp);
+    steps.dedup();
+    let (Some(first), Some(last)) = (steps.first().copied(), steps.last().copied()) else {
+        return Err(Unknown::new("there are no losses"));
+    };
+    let rows = f64::from(u32::try_from(steps.len() - 1).unwrap_or(u32::MAX));
+    let (start, length) = match steps_per_epoch {
+        Some(length) => (0.0, length),
+        None => (first, (last - first) / rows),
+    };
+    if !(length.is_finite() && length > 0.0) {
+        return Err(Unknown::new("the number of steps of an epoch is not known"));
+    }
+    let epochs = Epochs {
+        start,
+        length,
+        // The first epoch that lies whole after the last restart.
+        first: ((fit.since_step - start) / length - 1e-9).ceil().max(0.0) + 1.0,
+        drop: threshold * fit.scale,
+        patience: f64::from(patience.max(1)),
+    };
+    let end = epochs.end(fit, &fit.coefficients());
+    if end.is_nan() || end > STEP_MAX {
+        return Err(Unknown::new("the loss will not fall that slowly within 10^18 steps"));
+    }
+    let left = |end: f64| (end.min(STEP_MAX) - last).max(0.0);
+    let others = fit.variants().iter().flat_map(|variant| {
+        let coefficients = &variant.coefficients;
+        // The largest loss was measured with noise too: it may be the curve's own.
+        let own = threshold * fit.scale_by(coefficients, first);
+        [epochs.drop, own].map(|drop| {
+            let epochs = Epochs { drop, ..epochs };
+            (left(epochs.end(fit, coefficients)), variant.weight)
+        })
+    });
+    let remaining_steps = left(end);
+    let (low, high) = central_range(others, remaining_steps);
+    Ok(Forecast { converged_at_step: end, remaining_steps, low, high })
+}
+
+/// Epochs by number: `n` ends at `start + n·length`.
+#[derive(Clone, Copy)]
+struct Epochs {
+    start: f64,
+    length: f64,
+    /// First that counts.
+    first: f64,
+    /// In loss.
+    drop: f64,
+    patience: f64,
+}
+
+/// Epochs of a user's curve that are looked at one by one; its drops need not shrink.
+const SINGLE: u32 = 4096;
+
+impl Epochs {
+    fn step(&self, epoch: f64) -> f64 {
+        self.start + epoch * self.length
+    }
+
+    fn is_small(&self, fit: &LossFit, coefficients: &Coefficients, epoch: f64) -> bool {
+        let at = |epoch: f64| fit.loss_by(coefficients, self.step(epoch));
+        at(epoch - 1.0) - at(epoch) < self.drop
+    }
+
+    /// End of the last of the first `patience` epochs in a row that are small; infinite where
+    /// there is none.
+    fn end(&self, fit: &LossFit, coefficients: &Coefficients) -> f64 {
+        let first = match coefficients {
+            Coefficients::Beta(beta) => self.first_by_beta(fit, *beta),
+            Coefficients::User(_) => self.first_by_search(fit, coefficients),
+        };
+        self.step(first + self.patience - 1.0)
+    }
+
+    /// Along Eqn. (1) every drop is smaller than the one before. With u = β0·k + β1 at an epoch's
+    /// end, β0·d/((u − β0·d)·u) is its drop: a quadratic equation. Rounding is put right after.
+    fn first_by_beta(&self, fit: &LossFit, beta: [f64; 3]) -> f64 {
+        let fall = beta[0] * self.length;
+        if fall <= 0.0 {
+            return self.first;
+        }
+        let u = 0.5 * (fall + (fall * fall + 4.0 * fall / self.drop).sqrt());
+        let step = (u - beta[1]) / beta[0];
+        let guess = ((step - self.start) / self.length).ceil().max(self.first);
+        if !guess.is_finite() {
+            return f64::INFINITY;
+        }
+        let coefficients = Coefficients::Beta(beta);
+        let small = |epoch: f64| self.is_small(fit, &coefficients, epoch);
+        if guess > self.first && small(guess - 1.0) {
+            guess - 1.0
+        } else if small(guess) {
+            guess
+        } else {
+            guess + 1.0
+        }
+    }
+
+    fn first_by_search(&self, fit: &LossFit, coefficients: &Coefficients) -> f64 {
+        let small = |epoch: f64| self.is_small(fit, coefficients, epoch);
+        let mut row = 0.0;
+        let mut epoch = self.first;
+        for _ in 0..SINGLE {
+            row = if small(epoch) { row + 1.0 } else { 0.0 };
+            if row >= self.patience {
+                return epoch - row + 1.0;
+            }
+            epoch += 1.0;
+        }
+        // From here on drops only shrink, or the curve is stranger than a loss.
+        if row > 0.0 {
+            return epoch - row;
+        }
+        let (mut large, mut step) = (epoch - 1.0, 1.0);
+        while !small(large + step) {
+            large += step;
+            step *= 2.0;
+            if self.step(large) > STEP_MAX {
+                return f64::INFINITY;
+            }
+        }
+        while step > 1.0 {
+            step = (0.5 * step).floor();
+            if !small(large + step) {
+                large += step;
+            }
+        }
+        large + 1.0
     }
 }

@@ -3,12 +3,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it unwraps")]
 
-mod fits;
+mod assign;
+mod baseline;
+mod check;
 mod golden;
+mod loss;
+mod loss_curve;
+mod loss_forecast;
+mod loss_world;
 mod placing;
 mod policies;
 mod properties;
 mod rounds;
 mod scale;
+mod speed;
+mod speed_bars;
+mod speed_data;
+mod speed_next;
 mod warm;
 mod world;

@@ -15,7 +15,7 @@ pub(crate) fn large(jobs: u32, node_count: usize) -> scheduler::snapshot::Snapsh
         } else {
             (SpeedForm::SyncGlobal { batch: 64 }, vec![0.02, 0.01, 0.02 * kind, 0.002, 0.001])
         };
-        let speed = SpeedModel { form, theta, rmse_relative: 0.0 };
+        let speed = SpeedModel::of_theta(form, theta);
         let mut job = job(u64::from(id), share(speed, 1e4 * kind));
         job.worker = resources(2000 + 500 * u64::from(id % 3), 8, u64::from(id % 2));
         job.server = resources(1000, 4 + u64::from(id % 3), 0);

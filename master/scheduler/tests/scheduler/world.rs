@@ -32,20 +32,15 @@ pub(crate) fn node_id(name: &str) -> NodeId {
 
 /// Table 2's synchronous function with M = 40.
 pub(crate) fn paper_sync() -> SpeedModel {
-    SpeedModel {
-        form: SpeedForm::SyncGlobal { batch: 40 },
-        theta: vec![1.0223, 2.8222, 4.9029, 0.0001, 0.0125],
-        rmse_relative: 0.0,
-    }
+    SpeedModel::of_theta(
+        SpeedForm::SyncGlobal { batch: 40 },
+        vec![1.0223, 2.8222, 4.9029, 0.0001, 0.0125],
+    )
 }
 
 /// A job that scales: little but computing, and a small transfer.
 pub(crate) fn scalable() -> SpeedModel {
-    SpeedModel {
-        form: SpeedForm::SyncGlobal { batch: 64 },
-        theta: vec![0.01, 0.01, 0.02, 0.001, 0.001],
-        rmse_relative: 0.0,
-    }
+    SpeedModel::of_theta(SpeedForm::SyncGlobal { batch: 64 }, vec![0.01, 0.01, 0.02, 0.001, 0.001])
 }
 
 pub(crate) fn share(speed: SpeedModel, steps: f64) -> Want {
