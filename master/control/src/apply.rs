@@ -51,7 +51,7 @@ impl Control {
                 | Verb::Evict
                 | Verb::Wait => {
                     let mut words = decision.reason.text();
-                    for (reason, nodes) in &decision.reason.nodes_refused {
+                    for (reason, nodes) in decision.reason.nodes_refused() {
                         words = format!("{words}; {nodes} nodes: {reason}");
                     }
                     Err(words)
@@ -162,8 +162,8 @@ impl Control {
             measured_steps_per_s: None,
             remaining_s: reason.remaining_s,
             placement,
-            nodes_refused: reason.nodes_refused.iter().take(16).cloned().collect(),
-            remedy: reason.remedy.clone(),
+            nodes_refused: reason.nodes_refused().iter().take(16).cloned().collect(),
+            remedy: reason.remedy().map(str::to_owned),
         };
         job.decision = Some((round, unix, entry.clone()));
         Some(entry)

@@ -81,7 +81,7 @@ impl Round<'_> {
     }
 
     /// What a job that needs a place holds while it gets none.
-    fn idle(&self, job: usize) -> Spots {
+    pub(crate) fn idle(&self, job: usize) -> Spots {
         match self.entries[job].standing {
             Standing::Displaced { lost: false, .. } => self.room.hold(job).current.clone(),
             Standing::Displaced { lost: true, .. }

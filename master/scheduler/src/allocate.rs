@@ -191,6 +191,18 @@ impl Gains<'_> {
         (gain > 0.0).then_some((gain, after_s))
     }
 
+    /// What the loss of one task matters, and the seconds left then; none where that would go
+    /// below the least shape. Without a known speed it matters nothing.
+    fn of_removing(&self, shape: Shape, held_s: f64, kind: Kind) -> Option<(f64, f64)> {
+        let fewer = kind.taken_from(shape);
+        if fewer == shape || !within(self.least, fewer) {
+            return None;
+        }
+        let after_s = self.seconds_left(fewer);
+        let loss = (after_s - held_s) * self.weight / self.share(kind);
+        Some((if loss.is_nan() { 0.0 } else { loss }, after_s))
+    }
+
     pub(crate) fn seconds_left(&self, shape: Shape) -> f64 {
         self.progress.map_or(f64::INFINITY, |pace| pace.seconds_left(shape))
     }
@@ -441,7 +453,12 @@ impl<'a> Sharing<'a> {
     fn fill_up(&mut self) {
         for claim in 0..self.claims.len() {
             self.state.shut[claim] = [false; 2];
-            if self.state.given[claim].is_empty() {
+            let (_, demand) = self.claims[claim];
+            let left = &self.state.left;
+            let any = fits(left, demand.server().iter().copied())
+                || fits(left, demand.worker().iter().copied());
+            self.state.next[claim] = None;
+            if self.state.given[claim].is_empty() || !any {
                 continue;
             }
             self.look(claim);
@@ -462,10 +479,13 @@ impl<'a> Sharing<'a> {
 
     fn loss_of(&self, claim: usize) -> Option<Offered> {
         let gains = self.claims[claim].0;
-        let shape = self.state.given[claim];
-        let kind = gains.least_loss(shape)?;
-        let after_s = self.state.held_s[claim];
-        Some(Offered { gain: gains.loss(shape, kind)?, claim, kind, after_s })
+        let (shape, held_s) = (self.state.given[claim], self.state.held_s[claim]);
+        let losses = Kind::BOTH.into_iter().filter_map(|kind| {
+            let (gain, after_s) = gains.of_removing(shape, held_s, kind)?;
+            Some(Offered { gain, claim, kind, after_s })
+        });
+        // Of equal ones the later one goes, the worker.
+        losses.reduce(|least, next| if next.gain <= least.gain { next } else { least })
     }
 
     /// Lets one claim grow at the cost of others.
@@ -516,7 +536,8 @@ impl<'a> Sharing<'a> {
         for (left, need) in self.state.left.iter_mut().zip(need) {
             *left += need;
         }
-        self.set(lost.claim, lost.kind.taken_from(self.state.given[lost.claim]));
+        self.state.given[lost.claim] = lost.kind.taken_from(self.state.given[lost.claim]);
+        self.state.held_s[lost.claim] = lost.after_s;
     }
 
     /// Every claim takes its tasks down to a gain. False where a task does not fit that would

@@ -16,6 +16,8 @@ use crate::snapshot::{JobInput, NodeInput, Policy, Snapshot};
 pub struct Cache {
     pub(crate) scratch: Scratch,
     last: Option<Last>,
+    /// Of the present snapshot's jobs, where a warm round was tried.
+    prints: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +53,7 @@ impl Cache {
     /// The last round's books with this snapshot's jobs in them, if it differs little. The books
     /// are gone from the cache until [`Cache::keep`].
     pub(crate) fn warm(&mut self, snapshot: &Snapshot, policy: &Policy) -> Option<Warm> {
+        self.prints.clear();
         let last = self.last.take()?;
         let same_nodes = Arc::ptr_eq(&last.nodes, &snapshot.nodes) || last.nodes == snapshot.nodes;
         let sorted = snapshot.jobs.is_sorted_by(|a, b| a.id < b.id);
@@ -62,18 +65,22 @@ impl Cache {
         if kinds != last.room.kinds {
             return None;
         }
-        let Last { nodes, jobs, room, .. } = last;
+        let Last { nodes, jobs, mut room, .. } = last;
         let nodes = by_id(&nodes);
         let from = sources(&jobs, &snapshot.jobs);
         let mut same = 0;
         let mut kept = |at: usize, from: Option<usize>| {
             let job = &snapshot.jobs[at];
-            let from = from.filter(|from| jobs[*from].print == print_of(job))?;
-            same += usize::from(is_as_seen(room.hold(from), job, &nodes));
-            let hold = after(room.hold(from), job, &nodes)?;
-            Some((from, hold))
+            let print = print_of(job);
+            self.prints.push(print);
+            let from = from.filter(|from| jobs[*from].print == print)?;
+            let hold = room.hold(from);
+            let after = after(hold, job, &nodes);
+            let is_still = after.is_some() && hold.current == hold.next;
+            same += usize::from(is_still || is_as_seen(hold, job, &nodes));
+            after.map(|carried_out| (from, carried_out))
         };
-        let kept: Vec<Option<(usize, Hold)>> =
+        let kept: Vec<Option<(usize, bool)>> =
             from.iter().enumerate().map(|(at, from)| kept(at, *from)).collect();
         let unchanged = kept.iter().flatten().count();
         if same == jobs.len().max(kept.len()) {
@@ -86,7 +93,7 @@ impl Cache {
         }
         let allocated =
             kept.iter().map(|kept| kept.as_ref().map(|(from, _)| jobs[*from].allocated)).collect();
-        let room = room.carry_over(&snapshot.jobs, kept);
+        room = room.carry_over(&snapshot.jobs, &kept);
         Some(Warm { room, allocated })
     }
 
@@ -97,15 +104,18 @@ impl Cache {
         room: Room,
         allocated: &[Shape],
     ) {
-        let known = |(job, allocated): (&JobInput, &Shape)| Known {
+        if self.prints.len() != snapshot.jobs.len() {
+            self.prints = snapshot.jobs.iter().map(print_of).collect();
+        }
+        let known = |((job, print), allocated): ((&JobInput, &u64), &Shape)| Known {
             id: job.id,
-            print: print_of(job),
+            print: *print,
             allocated: *allocated,
         };
         self.last = Some(Last {
             nodes: Arc::clone(&snapshot.nodes),
             policy: policy.clone(),
-            jobs: snapshot.jobs.iter().zip(allocated).map(known).collect(),
+            jobs: snapshot.jobs.iter().zip(&self.prints).zip(allocated).map(known).collect(),
             room,
         });
     }
@@ -124,19 +134,18 @@ fn sources(last: &[Known], jobs: &[JobInput]) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// What a job holds if it holds what the last round saw or decided, with the same charges; none
-/// where it does not.
-fn after(hold: &Hold, job: &JobInput, nodes: &[&NodeInput]) -> Option<Hold> {
+/// Whether what the last round decided was carried out, for a job that holds what that round saw
+/// or decided, at the same charges; none for another.
+fn after(hold: &Hold, job: &JobInput, nodes: &[&NodeInput]) -> Option<bool> {
     if hold.goal != hold.next {
         return None;
     }
     let Some(current) = &job.current else {
-        return hold.current.is_empty().then(|| hold.clone());
+        return hold.current.is_empty().then_some(false);
     };
     let still = hold.current.is_empty() || hold.current == hold.next;
-    let carried_out =
-        still && !hold.next.is_empty() && is_at(&hold.next, &current.placement, nodes);
-    carried_out.then(|| Hold { current: hold.next.clone(), ..hold.clone() })
+    let there = still && !hold.next.is_empty() && is_at(&hold.next, &current.placement, nodes);
+    there.then_some(true)
 }
 
 /// True where a job holds what it held in the last round.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use model::Shape;
 use model::job::TASKS_MAX;
 
-use crate::allocate::{Gains, Pace, Progress, dominant_share};
-use crate::room::{Demand, Finder, Room, Spot, Spots, View, shape_of};
+use crate::allocate::{Gains, Pace, Progress};
+use crate::room::{Finder, Room, Spot, Spots, View, shape_of};
 use crate::snapshot::{JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
 
 /// What may be done with a job.
@@ -76,12 +76,11 @@ pub(crate) fn entries<'a>(
     nodes: &[&NodeInput],
     policy: &Policy,
     room: &mut Room,
-    total: &[i128],
 ) -> Vec<Entry<'a>> {
     let mut entries = Vec::with_capacity(snapshot.jobs.len());
     let mut finder = Finder::new(nodes);
     for (at, input) in snapshot.jobs.iter().enumerate() {
-        let mut entry = entry(input, policy, room.demand(at), total);
+        let mut entry = entry(input, policy, room.dominant(at));
         let entered = !room.is_lifted(at);
         let (spots, lost) = match &input.current {
             Some(_) if entered => (room.hold(at).current.clone(), false),
@@ -102,7 +101,7 @@ pub(crate) fn entries<'a>(
     entries
 }
 
-fn entry<'a>(input: &'a JobInput, policy: &Policy, demand: &Demand, total: &[i128]) -> Entry<'a> {
+fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<'a> {
     let aim = match &input.want {
         Want::Share { .. } => Aim::Share,
         Want::Profile { shapes } => Aim::Profile(shapes),
@@ -138,8 +137,8 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, demand: &Demand, total: &[i12
             least,
             max,
             weight: priority * if young { policy.young_factor } else { 1.0 },
-            server_share: dominant_share(demand.server(), total),
-            worker_share: dominant_share(demand.worker(), total),
+            server_share: dominant[0],
+            worker_share: dominant[1],
         },
         young,
         cost_s: if cost_s.is_finite() && cost_s >= 0.0 {

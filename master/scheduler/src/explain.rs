@@ -7,24 +7,17 @@ use model::Shape;
 use crate::allocate::within;
 use crate::entry::{Aim, Standing};
 use crate::place::{cross_of, transfer_of};
-use crate::plan::{Decision, Reason, Verb, Words};
+use crate::plan::{Decision, Reason, Refused, Verb, Words};
 use crate::room::{Demand, View, placement, shape_of};
 use crate::round::Round;
 
 /// Most reasons listed for the nodes that refuse a job; the rest are added up.
 const REFUSALS_MAX: usize = 8;
 
-/// Why nodes refuse a job, and what would help.
-#[derive(Clone, Debug, Default)]
-struct Refusal {
-    nodes: Vec<(String, u32)>,
-    remedy: String,
-}
-
 /// One decision for each job, in the snapshot's order.
 pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
     // Waiting jobs often ask for the same: each question is answered once.
-    let mut refusals: BTreeMap<(Demand, Shape), Refusal> = BTreeMap::new();
+    let mut refusals: BTreeMap<(Demand, Shape), Refused> = BTreeMap::new();
     (0..round.entries.len())
         .map(|job| {
             let verb = verb(round, job);
@@ -34,8 +27,7 @@ pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
                 let refusal = refusals
                     .entry((round.room.demand(job).clone(), shape))
                     .or_insert_with(|| refusal(round, job, shape));
-                reason.nodes_refused.clone_from(&refusal.nodes);
-                reason.remedy = Some(refusal.remedy.clone());
+                reason.refused = Some(Box::new(refusal.clone()));
             }
             reason.words = words(round, job, &verb, &reason);
             let entry = &round.entries[job];
@@ -105,8 +97,7 @@ fn numbers(round: &Round<'_>, job: usize, verb: &Verb) -> Reason {
         cost_s: matches!(verb, Verb::Rescale { .. }).then_some(entry.cost_s),
         transfer_time: placed.then(|| transfer_of(after, shares())).and_then(finite),
         cross_node_share: placed.then(|| cross_of(after, shares())).and_then(finite),
-        nodes_refused: Vec::new(),
-        remedy: None,
+        refused: None,
     }
 }
 
@@ -145,7 +136,7 @@ fn displaced(round: &Round<'_>, job: usize) -> String {
 
 fn no_room(round: &Round<'_>, job: usize, reason: &Reason) -> String {
     let least = round.entries[job].gains.least;
-    match reason.nodes_refused.first() {
+    match reason.nodes_refused().first() {
         Some((why, nodes)) => {
             let nodes = count(usize::try_from(*nodes).unwrap_or(usize::MAX), "node");
             format!("no room for its least shape {least}: {why} on {nodes}")
@@ -280,7 +271,7 @@ fn count(count: usize, what: &str) -> String {
 
 /// Asks every node about one task of the job: a server where no node has room for one, else a
 /// worker.
-fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
+fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refused {
     let room = &round.room;
     let demand = room.demand(job);
     let lacks = |node: usize, need: &[i128]| {
@@ -314,7 +305,7 @@ fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refusal {
         nodes
             .push(("not open for new tasks".to_owned(), u32::try_from(closed).unwrap_or(u32::MAX)));
     }
-    Refusal { nodes, remedy: remedy(round, job, shape) }
+    Refused { nodes, remedy: remedy(round, job, shape) }
 }
 
 /// A task that no node could take even when empty is not helped by more nodes of the same kind.
@@ -365,7 +356,10 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
         missing(&mut capacity.into_iter()).is_empty()
     });
     let price = |missing: &[(usize, i128)]| -> f64 {
-        missing.iter().map(|(kind, more)| *more as f64 / round.total[*kind].max(1) as f64).sum()
+        missing
+            .iter()
+            .map(|(kind, more)| *more as f64 / round.room.total()[*kind].max(1) as f64)
+            .sum()
     };
     let closest = large_enough
         .map(|node| (node, missing(&mut room.left(node, View::Both))))
@@ -374,7 +368,7 @@ fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
     if let Some((node, missing)) = closest {
         return format!("free {} on {}", words(&missing), round.nodes[node].id);
     }
-    let short = missing(&mut round.total.iter().copied());
+    let short = missing(&mut round.room.total().iter().copied());
     if short.is_empty() {
         let left = missing(&mut room.total_left().iter().copied());
         if left.is_empty() {

@@ -141,14 +141,33 @@ pub struct Reason {
     pub cost_s: Option<f64>,
     pub transfer_time: Option<f64>,
     pub cross_node_share: Option<f64>,
-    /// For a job that waits: how many nodes could not take its first task, by reason
-    /// ("worker needs 1 CPUs, 0.25 CPUs free").
-    pub nodes_refused: Vec<(String, u32)>,
+    /// For a job that waits: what the nodes lack.
+    pub refused: Option<Box<Refused>>,
+}
+
+/// Why the nodes have no room for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// How many nodes could not take its first task, by reason ("worker needs 1 CPUs, 0.25 CPUs
+    /// free").
+    pub nodes: Vec<(String, u32)>,
     /// The cheapest change that would start it, in words.
-    pub remedy: Option<String>,
+    pub remedy: String,
 }
 
 impl Reason {
+    /// How many nodes could not take the job's first task, by reason.
+    #[must_use]
+    pub fn nodes_refused(&self) -> &[(String, u32)] {
+        self.refused.as_ref().map_or(&[], |refused| &refused.nodes)
+    }
+
+    /// The cheapest change that would start the job, in words.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        self.refused.as_ref().map(|refused| refused.remedy.as_str())
+    }
+
     /// The whole sentence.
     #[must_use]
     pub fn text(&self) -> String {

@@ -24,11 +24,9 @@ pub(crate) fn print_of(job: &JobInput) -> u64 {
 struct Print(u64);
 
 impl Print {
-    /// Folds the 128-bit product of the state and a word.
+    /// The product carries each bit upwards, the turn brings it down again.
     fn word(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word) * 0xa076_1d64_78bd_642f;
-        let (high, low) = (product >> 64, product & u128::from(u64::MAX));
-        self.0 = u64::try_from(high ^ low).unwrap_or(0).rotate_left(23) ^ 0xe703_7ed1_a0b4_28db;
+        self.0 = (self.0 ^ word).wrapping_mul(0xa076_1d64_78bd_642f).rotate_left(29);
     }
 
     fn number(&mut self, number: f64) {

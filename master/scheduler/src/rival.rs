@@ -21,12 +21,21 @@ impl Round<'_> {
         watch(Stage::Allocated);
         self.change_running();
         self.start_by_rule();
+        self.idle_rest();
         self.made()
+    }
+
+    /// Who found no place holds what can be kept: nothing, where a node under it is gone.
+    fn idle_rest(&mut self) {
+        for job in self.left_out(|entry| entry.is_share() && !entry.placed) {
+            let idle = self.idle(job);
+            self.room.set(job, idle);
+        }
     }
 
     /// What an allocation other than by marginal gain gives these jobs.
     pub(crate) fn share_simply(&self, jobs: &[usize], free: &[i128]) -> Vec<Shape> {
-        let (total, free) = (narrow(&self.total), narrow(free));
+        let (total, free) = (narrow_room(self.room.total()), narrow_room(free));
         let demands: Vec<(Vec<i64>, Vec<i64>)> = jobs
             .iter()
             .map(|job| self.room.demand(*job))
@@ -179,7 +188,10 @@ impl Round<'_> {
 
     fn put(&mut self, job: usize, spots: Option<Spots>) {
         match spots {
-            Some(spots) => self.room.set(job, spots),
+            Some(spots) => {
+                self.room.set(job, spots);
+                self.entries[job].placed = true;
+            }
             None if self.head.is_none() => self.head = Some(job),
             None => {}
         }
@@ -217,16 +229,21 @@ impl Round<'_> {
         let mut capacity = Vec::new();
         let mut left = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
-            capacity.extend(narrow(&self.room.kinds.amounts(&node.capacity)));
-            left.extend(narrow(&self.room.left(at, View::Both).collect::<Vec<_>>()));
+            capacity.extend(narrow_room(&self.room.kinds.amounts(&node.capacity)));
+            left.extend(narrow_room(&self.room.left(at, View::Both).collect::<Vec<_>>()));
         }
         let open = (0..self.nodes.len()).map(|node| self.room.is_open(node)).collect();
         (capacity, left, open)
     }
 }
 
-/// Amounts in the numbers that the baselines count in: what is more is as good as infinite.
+/// Amounts in the numbers that the baselines count in. A demand beyond them fits nowhere, as what
+/// there is of a kind counts as one less.
 fn narrow(amounts: &[i128]) -> Vec<i64> {
     let narrow = |amount: &i128| i64::try_from((*amount).max(0)).unwrap_or(i64::MAX);
     amounts.iter().map(narrow).collect()
+}
+
+fn narrow_room(amounts: &[i128]) -> Vec<i64> {
+    narrow(amounts).into_iter().map(|amount| amount.min(i64::MAX - 1)).collect()
 }

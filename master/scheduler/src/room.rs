@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use model::{NodeId, NodeShare, Placement, Resources, Shape};
 
+use crate::allocate::dominant_share;
 use crate::ranks::Rank;
 use crate::snapshot::{JobInput, NodeInput};
 
@@ -121,6 +122,10 @@ impl Demand {
         Self::new(kinds, &job.server, &job.worker)
     }
 
+    fn dominant(&self, total: &[i128]) -> [f64; 2] {
+        [self.server(), self.worker()].map(|need| dominant_share(need, total))
+    }
+
     pub(crate) fn server(&self) -> &[i128] {
         &self.amounts[..self.amounts.len() / 2]
     }
@@ -171,7 +176,11 @@ pub(crate) struct Room {
     now: Vec<i128>,
     then: Vec<i128>,
     demands: Vec<Demand>,
+    /// The dominant share of a server and of a worker of each job.
+    dominant: Vec<[f64; 2]>,
     holds: Vec<Hold>,
+    /// Of the open nodes together, empty.
+    total: Vec<i128>,
     /// Jobs that are out of the books.
     lifted: Vec<bool>,
     /// Open nodes, kind by kind: by what they have left then of CPUs and of memory; for every
@@ -223,8 +232,14 @@ impl Room {
             lifted: vec![true; jobs.len()],
             ranks: Vec::new(),
             total_then: vec![0; kinds.count()],
+            dominant: Vec::with_capacity(jobs.len()),
+            total: vec![0; kinds.count()],
             kinds,
         };
+        for node in nodes.iter().filter(|node| node.open) {
+            room.kinds.add_amounts(&node.capacity, &mut room.total);
+        }
+        room.dominant.extend(room.demands.iter().map(|demand| demand.dominant(&room.total)));
         room.sum_up();
         if nodes.len() > NODES_ALL {
             room.rank();
@@ -274,6 +289,15 @@ impl Room {
         &self.demands[job]
     }
 
+    pub(crate) fn dominant(&self, job: usize) -> [f64; 2] {
+        self.dominant[job]
+    }
+
+    /// Of the open nodes together, whatever stands on them.
+    pub(crate) fn total(&self) -> &[i128] {
+        &self.total
+    }
+
     pub(crate) fn hold(&self, job: usize) -> &Hold {
         &self.holds[job]
     }
@@ -303,38 +327,42 @@ impl Room {
     }
 
     /// The same nodes with another list of jobs. `kept` tells which job of this room each one is,
-    /// and what it holds now, at the same charges; a job without is empty and lifted. What the
+    /// and whether it holds now what it was to hold; a job without is empty and lifted. What the
     /// others of this room held is free.
-    pub(crate) fn carry_over(
-        mut self,
-        jobs: &[JobInput],
-        kept: Vec<Option<(usize, Hold)>>,
-    ) -> Self {
+    pub(crate) fn carry_over(mut self, jobs: &[JobInput], kept: &[Option<(usize, bool)>]) -> Self {
         let mut goes = vec![true; self.holds.len()];
-        for (from, _) in kept.iter().flatten() {
+        for (from, carried_out) in kept.iter().flatten() {
             goes[*from] = false;
+            if *carried_out {
+                let hold = &mut self.holds[*from];
+                hold.current = hold.next.clone();
+            }
         }
         for job in (0..goes.len()).filter(|job| goes[*job]) {
             if !self.lifted[job] {
                 self.charge(job, -1);
             }
         }
-        let mut demands = Vec::with_capacity(jobs.len());
-        let mut holds = Vec::with_capacity(jobs.len());
-        self.lifted = kept.iter().map(Option::is_none).collect();
-        for (job, kept) in jobs.iter().zip(kept) {
-            match kept {
-                Some((from, hold)) => {
-                    demands.push(std::mem::take(&mut self.demands[from]));
-                    holds.push(hold);
-                }
-                None => {
-                    demands.push(Demand::of_job(&self.kinds, job));
-                    holds.push(Hold::default());
-                }
-            }
+        for (job, kept) in jobs.iter().zip(kept).filter(|(_, kept)| kept.is_none()) {
+            debug_assert!(kept.is_none(), "only these are new");
+            let demand = Demand::of_job(&self.kinds, job);
+            self.dominant.push(demand.dominant(&self.total));
+            self.demands.push(demand);
+            self.holds.push(Hold::default());
         }
-        (self.demands, self.holds) = (demands, holds);
+        let mut new = goes.len()..;
+        let mut sources = Vec::with_capacity(kept.len());
+        for kept in kept {
+            let fresh = if kept.is_none() { new.next() } else { None };
+            sources.push(kept.map_or_else(|| fresh.unwrap_or_default(), |(from, _)| from));
+        }
+        self.lifted = kept.iter().map(Option::is_none).collect();
+        if !sources.iter().enumerate().all(|(at, from)| at == *from) || sources.len() != goes.len()
+        {
+            self.demands = moved(&mut self.demands, &sources);
+            self.holds = moved(&mut self.holds, &sources);
+            self.dominant = moved(&mut self.dominant, &sources);
+        }
         self
     }
 
@@ -455,11 +483,9 @@ impl Room {
         (chosen, are_all)
     }
 
-    /// A kind beyond CPUs and memory of which a worker, else a server, of the job needs any.
-    pub(crate) fn special_kind(&self, job: usize) -> Option<usize> {
-        let demand = &self.demands[job];
-        let first = |need: &[i128]| (MEMORY + 1..need.len()).find(|kind| need[*kind] > 0);
-        first(demand.worker()).or_else(|| first(demand.server()))
+    /// A kind beyond CPUs and memory of which a task needs any.
+    pub(crate) fn special_kind(need: &[i128]) -> Option<usize> {
+        (MEMORY + 1..need.len()).find(|kind| need[*kind] > 0)
     }
 
     /// Open nodes that have any of a special kind left.
@@ -480,6 +506,11 @@ impl Room {
         };
         (0..need.len()).min_by_key(|kind| having(*kind)).unwrap_or(CPUS)
     }
+}
+
+/// Picks values by their places, each once.
+fn moved<T: Default>(values: &mut [T], sources: &[usize]) -> Vec<T> {
+    sources.iter().map(|from| std::mem::take(&mut values[*from])).collect()
 }
 
 /// Of what was added from `first` on, drops what was there before: who takes both tasks comes in

@@ -99,10 +99,10 @@ pub(crate) struct Round<'a> {
     pub(crate) room: Room,
     /// Jobs by arrival, then id.
     pub(crate) order: Vec<usize>,
-    /// Of the open nodes together.
-    pub(crate) total: Vec<i128>,
     /// What the allocation gave each job.
     pub(crate) allocated: Vec<Shape>,
+    /// Jobs among which the total was shared out, by arrival.
+    claimed: Vec<usize>,
     /// In a warm round what the last one gave each job that has not changed.
     warm: Option<Vec<Option<Shape>>>,
     /// Jobs whose least shape was looked for before all others.
@@ -124,7 +124,7 @@ const BUNDLES_MAX: usize = 64;
 const GIVERS_MAX: usize = 8;
 /// In a warm round most others were tried in the last one.
 const WARM_BUNDLES_MAX: usize = 4;
-const WARM_GROWTHS_MAX: usize = 32;
+const WARM_GROWTHS_MAX: usize = 16;
 /// Times that jobs are placed anew because some were left out; then every job that is not placed
 /// yet gets its least shape before any gets more.
 const TRIES_MAX: usize = 3;
@@ -143,11 +143,7 @@ impl<'a> Round<'a> {
                 (Room::new(nodes, &snapshot.jobs, Kinds::of(asked)), None)
             }
         };
-        let mut total = vec![0_i128; room.kinds.count()];
-        for node in nodes.iter().filter(|node| node.open) {
-            room.kinds.add_amounts(&node.capacity, &mut total);
-        }
-        let entries = entries(snapshot, nodes, policy, &mut room, &total);
+        let entries = entries(snapshot, nodes, policy, &mut room);
         let mut order: Vec<usize> = (0..entries.len()).collect();
         let key = |job: &usize| (entries[*job].input.arrival, entries[*job].input.id);
         if !order.is_sorted_by_key(key) {
@@ -157,6 +153,7 @@ impl<'a> Round<'a> {
             policy,
             nodes,
             allocated: vec![Shape::default(); entries.len()],
+            claimed: Vec::new(),
             warm,
             admitted: vec![false; entries.len()],
             forced: BTreeMap::new(),
@@ -167,7 +164,6 @@ impl<'a> Round<'a> {
             entries,
             room,
             order,
-            total,
         }
     }
 
@@ -340,6 +336,10 @@ impl<'a> Round<'a> {
             entry.is_share() && has
         };
         let jobs: Vec<usize> = self.order.iter().copied().filter(claiming).collect();
+        if self.claimed == jobs && !jobs.is_empty() {
+            // The same claims on the same total: placing anew changes nothing here.
+            return;
+        }
         let mut free = self.room.total_left().to_vec();
         for job in &jobs {
             let open =
@@ -355,9 +355,10 @@ impl<'a> Round<'a> {
             self.share_simply(&jobs, &free)
         };
         self.allocated.fill(Shape::default());
-        for (job, shape) in jobs.into_iter().zip(given) {
-            self.allocated[job] = shape;
+        for (job, shape) in jobs.iter().zip(given) {
+            self.allocated[*job] = shape;
         }
+        self.claimed = jobs;
         self.lift_changed_starts();
     }
 
@@ -404,7 +405,7 @@ impl<'a> Round<'a> {
             })
             .map(|job| {
                 let demand = self.room.demand(job);
-                let shares = demand.of(self.allocated[job]).zip(&self.total);
+                let shares = demand.of(self.allocated[job]).zip(self.room.total());
                 let share = shares.map(|(need, total)| dominant_share(&[need], &[*total]));
                 (share.fold(0.0, f64::max), job)
             })

@@ -30,7 +30,7 @@ fn planned_by(world: &Snapshot, policy: &Policy) -> Plan {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn no_pair_breaks_a_rule_whatever_comes_in(mut world in world()) {

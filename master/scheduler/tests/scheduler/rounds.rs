@@ -43,7 +43,7 @@ fn a_running_job_gives_way_to_a_new_one_and_the_room_is_kept() {
     assert_eq!(verb_of(&second, 1), &Verb::Keep);
     assert_eq!(verb_of(&second, 3), &Verb::Wait, "later, and nobody can give way");
     let refused = &decision_of(&second, 3).reason;
-    assert!(!refused.nodes_refused.is_empty() && refused.remedy.is_some(), "{refused:#?}");
+    assert!(!refused.nodes_refused().is_empty() && refused.remedy().is_some(), "{refused:#?}");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_pinned_job_gets_its_shape_or_nothing() {
     let too_large = planned(&snapshot(cluster(), vec![job(1, pinned(Shape::new(2, 4)))]));
     assert_eq!(verb_of(&too_large, 1), &Verb::Wait);
     let reason = &decision_of(&too_large, 1).reason;
-    assert!(reason.text().contains("2+4") && reason.remedy.is_some(), "{reason:#?}");
+    assert!(reason.text().contains("2+4") && reason.remedy().is_some(), "{reason:#?}");
     let runs = running(job(1, pinned(Shape::new(2, 4))), &[("n01", 1, 1)]);
     let stays = planned(&snapshot(cluster(), vec![runs]));
     assert_eq!(verb_of(&stays, 1), &Verb::Keep);
@@ -172,7 +172,7 @@ fn closed_nodes_keep_what_they_have_and_get_nothing() {
     cluster[1].open = false;
     let plan = planned(&snapshot(cluster, vec![job(2, share(scalable(), 1e5))]));
     assert_eq!(verb_of(&plan, 2), &Verb::Wait);
-    assert!(decision_of(&plan, 2).reason.remedy.as_ref().unwrap().contains("no node is open"));
+    assert!(decision_of(&plan, 2).reason.remedy().unwrap().contains("no node is open"));
 }
 
 #[test]
