@@ -2,7 +2,8 @@
 //! workers, and where they put them. Each half can be taken with the other half of another.
 //!
 //! All of them keep one server to one worker as far as a job's bounds let them: at size `k` a job
-//! has `k` servers and `k` workers, each held within its bounds, and it grows by the size. Only
+//! has `k` servers and `k` workers, each held within its bounds, and it grows by the size until one
+//! kind is at its largest. Only
 //! FIFO gives what was requested.
 
 mod drf;
@@ -92,7 +93,8 @@ impl Growth {
 
     /// One size more: the least shape from nothing, else the next that differs.
     fn next(self) -> Option<Self> {
-        let top = self.max.servers.max(self.max.workers);
+        let least = self.least.servers.max(self.least.workers);
+        let top = self.max.servers.min(self.max.workers).max(least);
         let mut size = if self.shape.is_empty() {
             self.least.servers.min(self.least.workers)
         } else {

@@ -1,5 +1,7 @@
 //! One scheduling round as a function: the cluster and its jobs in, a decision for each job out.
 //!
+//! [`walk`] goes through one round with its numbers.
+//!
 //! Nothing here reads a clock, a socket or a file, and nothing is iterated in an order that
 //! depends on chance: the same snapshot gives the same plan, bit by bit, on every machine.
 
@@ -22,6 +24,7 @@ mod room;
 pub mod round;
 pub mod snapshot;
 mod spare;
+pub mod walk;
 
 pub use cache::Cache;
 pub use check::check;

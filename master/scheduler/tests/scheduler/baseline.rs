@@ -50,7 +50,7 @@ fn growth_is_one_to_one_within_the_bounds() {
     assert_eq!(of(shape(1, 1), shape(9, 9), 7), shape(3, 3));
     assert_eq!(of(shape(1, 4), shape(9, 9), 4), shape(0, 0));
     assert_eq!(of(shape(1, 4), shape(9, 9), 7), shape(3, 4));
-    assert_eq!(of(shape(1, 1), shape(2, 5), 100), shape(2, 5));
+    assert_eq!(of(shape(1, 1), shape(2, 5), 100), shape(2, 2));
     assert_eq!(of(shape(0, 0), shape(1, 1), 100), shape(1, 1));
     assert_eq!(of(shape(3, 3), shape(2, 5), 100), shape(0, 0));
 }
