@@ -55,6 +55,7 @@ impl Round<'_> {
     /// the earlier ones were given, so that nobody overtakes.
     pub(crate) fn admit(&mut self, jobs: &[usize]) {
         let mut refusals = Refusals::default();
+        let any_gives = (0..self.entries.len()).any(|giver| self.can_give(giver));
         for job in jobs.iter().copied() {
             self.admitted[job] = true;
             let least = self.entries[job].gains.least;
@@ -69,8 +70,10 @@ impl Round<'_> {
             let reserved = if refusals.knows(&self.room, job, least) {
                 None
             } else {
-                find(&self.room, job, least, View::Then, self.scratch)
-                    .or_else(|| self.make_room(job, least))
+                let then = self.room.awaits_room();
+                then.then(|| find(&self.room, job, least, View::Then, self.scratch))
+                    .flatten()
+                    .or_else(|| any_gives.then(|| self.make_room(job, least)).flatten())
             };
             if reserved.is_none() {
                 refusals.add(&self.room, job, least);

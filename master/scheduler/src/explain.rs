@@ -8,25 +8,26 @@ use crate::allocate::within;
 use crate::entry::{Aim, Standing};
 use crate::place::{cross_of, transfer_of};
 use crate::plan::{Decision, Reason, Refused, Verb, Words};
-use crate::room::{Demand, View, placement, shape_of};
+use crate::refusal::{Alike, refusal};
+use crate::room::{Demand, placement, shape_of};
 use crate::round::Round;
-
-/// Most reasons listed for the nodes that refuse a job; the rest are added up.
-const REFUSALS_MAX: usize = 8;
 
 /// One decision for each job, in the snapshot's order.
 pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
     // Waiting jobs often ask for the same: each question is answered once.
     let mut refusals: BTreeMap<(Demand, Shape), Refused> = BTreeMap::new();
+    let mut alike = None;
     (0..round.entries.len())
         .map(|job| {
             let verb = verb(round, job);
             let mut reason = numbers(round, job, &verb);
             if refused(round, job, &verb) {
                 let shape = round.entries[job].gains.least;
-                let refusal = refusals
-                    .entry((round.room.demand(job).clone(), shape))
-                    .or_insert_with(|| refusal(round, job, shape));
+                let refusal =
+                    refusals.entry((round.room.demand(job).clone(), shape)).or_insert_with(|| {
+                        let alike = alike.get_or_insert_with(|| Alike::of(round));
+                        refusal(round, alike, job, shape)
+                    });
                 reason.refused = Some(Box::new(refusal.clone()));
             }
             reason.words = words(round, job, &verb, &reason);
@@ -267,114 +268,4 @@ fn text_rescale(round: &Round<'_>, job: usize, reason: &Reason) -> String {
 
 fn count(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
-/// Asks every node about one task of the job: a server where no node has room for one, else a
-/// worker.
-fn refusal(round: &Round<'_>, job: usize, shape: Shape) -> Refused {
-    let room = &round.room;
-    let demand = room.demand(job);
-    let lacks = |node: usize, need: &[i128]| {
-        let left = room.left(node, View::Both).zip(need).enumerate();
-        left.filter(|(_, (left, need))| left < *need && **need > 0)
-            .map(|(kind, (left, _))| (kind, left.max(0)))
-            .next()
-    };
-    let open = || (0..room.node_count()).filter(|node| room.is_open(*node));
-    let server_fits = open().any(|node| lacks(node, demand.server()).is_none());
-    let (what, need) =
-        if server_fits { ("worker", demand.worker()) } else { ("server", demand.server()) };
-    let mut counts: BTreeMap<(usize, i128), u32> = BTreeMap::new();
-    for key in open().filter_map(|node| lacks(node, need)) {
-        *counts.entry(key).or_default() += 1;
-    }
-    let mut nodes: Vec<(String, u32)> = counts
-        .into_iter()
-        .map(|((kind, left), count)| {
-            let (need, left) = (room.kinds.shown(kind, need[kind]), room.kinds.shown(kind, left));
-            (format!("{what} needs {need}, {left} free"), count)
-        })
-        .collect();
-    nodes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let others: u32 = nodes.drain(nodes.len().min(REFUSALS_MAX)..).map(|(_, count)| count).sum();
-    if others > 0 {
-        nodes.push((format!("{what} needs more than is free, in other ways"), others));
-    }
-    let closed = room.node_count() - open().count();
-    if closed > 0 {
-        nodes
-            .push(("not open for new tasks".to_owned(), u32::try_from(closed).unwrap_or(u32::MAX)));
-    }
-    Refused { nodes, remedy: remedy(round, job, shape) }
-}
-
-/// A task that no node could take even when empty is not helped by more nodes of the same kind.
-fn larger_than_any_node(round: &Round<'_>, job: usize, open: &[usize]) -> Option<String> {
-    let room = &round.room;
-    let demand = room.demand(job);
-    let tasks = [("worker", demand.worker()), ("server", demand.server())];
-    tasks.into_iter().find_map(|(what, needs)| {
-        needs.iter().enumerate().find_map(|(kind, need)| {
-            let capacity = |node: &usize| room.kinds.amounts(&round.nodes[*node].capacity)[kind];
-            let largest = open.iter().map(capacity).max()?;
-            (largest < *need).then(|| {
-                let (need, largest) =
-                    (room.kinds.shown(kind, *need), room.kinds.shown(kind, largest));
-                format!("one {what} needs a node with {need}, the largest has {largest}")
-            })
-        })
-    })
-}
-
-/// The least that would let the job start: an amount to free on the node that is closest to
-/// taking the whole shape, else more capacity.
-#[expect(clippy::cast_precision_loss, reason = "only compared")]
-fn remedy(round: &Round<'_>, job: usize, shape: Shape) -> String {
-    let room = &round.room;
-    let needs: Vec<i128> = room.demand(job).of(shape).collect();
-    let missing = |left: &mut dyn Iterator<Item = i128>| -> Vec<(usize, i128)> {
-        let lacking = left.zip(&needs).enumerate().filter(|(_, (left, need))| left < *need);
-        lacking
-            .map(|(kind, (left, need))| (kind, need - left))
-            .filter(|(_, more)| *more > 0)
-            .collect()
-    };
-    let words = |missing: &[(usize, i128)]| -> String {
-        let parts: Vec<String> =
-            missing.iter().map(|(kind, more)| room.kinds.shown(*kind, *more)).collect();
-        parts.join(" and ")
-    };
-    let open: Vec<usize> = (0..room.node_count()).filter(|node| room.is_open(*node)).collect();
-    if open.is_empty() {
-        return "no node is open: start an agent, or open a node again".to_owned();
-    }
-    if let Some(words) = larger_than_any_node(round, job, &open) {
-        return words;
-    }
-    let large_enough = open.iter().copied().filter(|node| {
-        let capacity = room.kinds.amounts(&round.nodes[*node].capacity);
-        missing(&mut capacity.into_iter()).is_empty()
-    });
-    let price = |missing: &[(usize, i128)]| -> f64 {
-        missing
-            .iter()
-            .map(|(kind, more)| *more as f64 / round.room.total()[*kind].max(1) as f64)
-            .sum()
-    };
-    let closest = large_enough
-        .map(|node| (node, missing(&mut room.left(node, View::Both))))
-        .filter(|(_, missing)| !missing.is_empty())
-        .min_by(|a, b| price(&a.1).total_cmp(&price(&b.1)).then(a.0.cmp(&b.0)));
-    if let Some((node, missing)) = closest {
-        return format!("free {} on {}", words(&missing), round.nodes[node].id);
-    }
-    let short = missing(&mut round.room.total().iter().copied());
-    if short.is_empty() {
-        let left = missing(&mut room.total_left().iter().copied());
-        if left.is_empty() {
-            return format!("free room on one node: what is free is spread too thinly for {shape}");
-        }
-        return format!("free {} in all", words(&left));
-    }
-    format!("add a node: the whole cluster lacks {}, or ask for less", words(&short))
 }

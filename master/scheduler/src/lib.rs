@@ -19,6 +19,7 @@ pub mod place;
 pub mod plan;
 mod print;
 mod ranks;
+mod refusal;
 mod rival;
 mod room;
 pub mod round;

@@ -139,6 +139,9 @@ pub(crate) fn find(
             }
         }
     }
+    if !room.has_node_for_each(job, view) {
+        return None;
+    }
     find_among(room, job, shape, (view, room.node_count()), scratch)
 }
 

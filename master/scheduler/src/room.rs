@@ -183,6 +183,8 @@ pub(crate) struct Room {
     total: Vec<i128>,
     /// Jobs that are out of the books.
     lifted: Vec<bool>,
+    /// Jobs in the books whose goal is not all they hold now or next.
+    apart: usize,
     /// Open nodes, kind by kind: by what they have left then of CPUs and of memory; for every
     /// other kind those that have any of it left, by their CPUs, as such a node without CPUs is
     /// of no use; last those that have nothing of any such kind, by their CPUs. Only where there
@@ -230,6 +232,7 @@ impl Room {
             demands: jobs.iter().map(|job| Demand::of_job(&kinds, job)).collect(),
             holds: vec![Hold::default(); jobs.len()],
             lifted: vec![true; jobs.len()],
+            apart: 0,
             ranks: Vec::new(),
             total_then: vec![0; kinds.count()],
             dominant: Vec::with_capacity(jobs.len()),
@@ -402,6 +405,11 @@ impl Room {
     fn charge(&mut self, job: usize, sign: i128) {
         let hold = std::mem::take(&mut self.holds[job]);
         let demand = std::mem::take(&mut self.demands[job]);
+        let is_one =
+            hold.next == hold.goal && (hold.current.is_empty() || hold.current == hold.goal);
+        if !is_one {
+            self.apart = if sign > 0 { self.apart + 1 } else { self.apart - 1 };
+        }
         for (node, [current, next, goal]) in together(&hold) {
             self.charge_node(node, &demand, [current, next, goal], sign);
         }
@@ -435,6 +443,28 @@ impl Room {
         if open && !goal.is_empty() && !self.ranks.is_empty() {
             self.rank_node(node);
         }
+    }
+
+    /// False where no open node has room for one worker of the job, or none for one server.
+    pub(crate) fn has_node_for_each(&self, job: usize, view: View) -> bool {
+        let demand = &self.demands[job];
+        [demand.worker(), demand.server()].into_iter().all(|need| {
+            let takes = |node: &usize| {
+                self.left(*node, view).zip(need).all(|(left, need)| *need <= left || *need == 0)
+            };
+            if self.ranks.is_empty() {
+                return (0..self.open.len()).any(|node| self.open[node] && takes(&node));
+            }
+            let kind = self.sorting_kind(need);
+            let least = need[if kind == MEMORY { MEMORY } else { CPUS }];
+            self.ranks[kind].descending_to(least).any(|node| takes(&node))
+        })
+    }
+
+    /// True where some job is told to hold something else than what it is to hold in the end:
+    /// only then is there room that is not free yet.
+    pub(crate) const fn awaits_room(&self) -> bool {
+        self.apart > 0
     }
 
     /// Open nodes to place a job on: first `count` that can take a worker, then `count` that can

@@ -125,9 +125,6 @@ const GIVERS_MAX: usize = 8;
 /// In a warm round most others were tried in the last one.
 const WARM_BUNDLES_MAX: usize = 4;
 const WARM_GROWTHS_MAX: usize = 16;
-/// Times that jobs are placed anew because some were left out; then every job that is not placed
-/// yet gets its least shape before any gets more.
-const TRIES_MAX: usize = 3;
 
 impl<'a> Round<'a> {
     fn estimate(
@@ -238,15 +235,16 @@ impl<'a> Round<'a> {
         self.order.iter().copied().filter(out).collect()
     }
 
-    /// Allocates and places; jobs that found nothing at all come first in the next try, unless
-    /// nobody who came after them got anything.
+    /// Allocates and places. Where a job found nothing at all and somebody who came after it got
+    /// something, everything is undone: then all get their least shapes by arrival before any
+    /// gets more.
     fn share_out(&mut self, watch: &mut dyn FnMut(Stage)) -> Option<()> {
-        for attempt in 1..=TRIES_MAX {
+        loop {
             self.allocate();
             watch(Stage::Allocated);
             let mut started = self.start();
             self.spare(&mut started);
-            let mut out = self.left_out(|entry| entry.is_share() && !entry.placed);
+            let out = self.left_out(|entry| entry.is_share() && !entry.placed);
             watch(Stage::Placed);
             let Some(first) = out.first().map(|job| self.arrived(*job)) else { break };
             if self.warm.is_some() {
@@ -261,10 +259,9 @@ impl<'a> Round<'a> {
                 self.room.lift(job);
                 self.room.lower(job, before.clone(), before);
             }
-            if attempt + 1 == TRIES_MAX {
-                out = self.left_out(|entry| entry.is_share());
-            }
-            self.admit(&out);
+            // Nobody is left out of the next turn: it is the last.
+            let all = self.left_out(|entry| entry.is_share());
+            self.admit(&all);
         }
         Some(())
     }
@@ -606,7 +603,7 @@ impl<'a> Round<'a> {
 pub(crate) struct Refusals(Vec<(Demand, Shape)>);
 
 /// Most that are kept: each is compared with every job that asks.
-const REFUSALS_MAX: usize = 16;
+const REFUSALS_MAX: usize = 64;
 
 impl Refusals {
     pub(crate) fn knows(&self, room: &Room, job: usize, shape: Shape) -> bool {

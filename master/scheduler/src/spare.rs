@@ -44,7 +44,10 @@ impl Round<'_> {
     pub(crate) fn spare(&mut self, started: &mut Vec<(usize, Spots)>) {
         let out = self.left_out(|entry| entry.is_share() && !entry.placed);
         // What a running job holds is free only once it has stopped.
-        let fresh = |job: &usize| self.room.hold(*job).current.is_empty();
+        let fresh = |job: &usize| {
+            let hold = self.room.hold(*job);
+            hold.current.is_empty() && shape_of(&hold.next) != self.entries[*job].gains.least
+        };
         let jobs: Vec<usize> = started.iter().rev().map(|(job, _)| *job).filter(fresh).collect();
         if out.is_empty() || jobs.is_empty() {
             return;

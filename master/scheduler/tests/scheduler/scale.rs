@@ -41,3 +41,28 @@ fn hundreds_of_jobs_start_at_once_and_then_rest() {
     }
     assert!(moved[0] <= 4 && moved[3] == 0, "{moved:?}");
 }
+
+#[test]
+fn in_an_overloaded_cluster_the_last_to_come_wait() {
+    // 100 nodes of 16 CPUs hold some 500 least shapes of 3 to 4 CPUs.
+    let mut world = large(900, 100);
+    for job in &mut world.jobs {
+        (job.worker.gpus, job.max) = (0, Shape::new(16, 24));
+    }
+    // Early numbers come late.
+    for job in &mut world.jobs {
+        job.arrival = model::Millis(10_000 - job.id.0);
+    }
+    let plan = planned(&world);
+    let waits = |decision: &&Decision| matches!(decision.verb, Verb::Wait);
+    let waiting = plan.decisions.iter().filter(waits).count();
+    assert!((200..600).contains(&waiting), "{waiting}");
+    for (waiting, _) in world.jobs.iter().zip(&plan.decisions).filter(|(_, d)| waits(d)) {
+        let overtakes = world.jobs.iter().zip(&plan.decisions).find(|(job, decision)| {
+            let asks_as_much =
+                job.worker.covers(&waiting.worker) && job.server.covers(&waiting.server);
+            job.arrival > waiting.arrival && asks_as_much && !waits(&decision)
+        });
+        assert!(overtakes.is_none(), "{} waits, but {overtakes:?} starts", waiting.id);
+    }
+}
