@@ -9,8 +9,9 @@ use model::Shape;
 use crate::allocate::{Kind, within};
 use crate::entry::{Aim, Standing};
 use crate::place::{find, find_on};
+use crate::refusals::Refusals;
 use crate::room::{Spots, View, shape_of};
-use crate::round::{Refusals, Round};
+use crate::round::Round;
 
 /// A task taken from a job to make room.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,16 @@
 //! in both: in the first so that a plan is valid at once, in the second so that room which is
 //! being given up for somebody stays his.
 
-use std::collections::BTreeSet;
+mod kinds;
+mod names;
+
 use std::ops::Deref;
 use std::sync::Arc;
 
-use model::{NodeId, NodeShare, Placement, Resources, Shape};
+use model::{NodeShare, Placement, Shape};
 
-use crate::allocate::dominant_share;
+pub(crate) use self::kinds::{Amounts, Demand, Kinds};
+pub(crate) use self::names::{Finder, by_id};
 use crate::ranks::Rank;
 use crate::snapshot::{JobInput, NodeInput};
 
@@ -44,112 +47,6 @@ impl<'a> IntoIterator for &'a Spots {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-/// Amounts by kind, as [`Kinds`] numbers them. Wide and signed: sums of absurd amounts neither
-/// wrap nor saturate, so that everything taken can be given back exactly.
-pub(crate) type Amounts = Vec<i128>;
-
-/// The kinds of resource that some job asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kinds {
-    named: Vec<String>,
-}
-
-impl Kinds {
-    pub(crate) fn of<'a>(asked: impl Iterator<Item = &'a Resources>) -> Self {
-        let named: BTreeSet<&String> = asked
-            .flat_map(|resources| &resources.named)
-            .filter(|(_, amount)| **amount > 0)
-            .map(|(kind, _)| kind)
-            .collect();
-        Self { named: named.into_iter().cloned().collect() }
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        3 + self.named.len()
-    }
-
-    /// An amount of a kind as people write it: `1.5 CPUs`, `512 MiB of memory`, `2 GPUs`.
-    #[expect(clippy::cast_precision_loss, reason = "only shown, to three places")]
-    pub(crate) fn shown(&self, kind: usize, amount: i128) -> String {
-        match kind {
-            0 => format!("{} CPUs", amount as f64 / 1000.0),
-            1 => format!("{:.0} MiB of memory", (amount as f64 / f64::from(1 << 20)).ceil()),
-            2 => format!("{amount} GPUs"),
-            _ => format!("{amount} {}", self.named[kind - 3]),
-        }
-    }
-
-    pub(crate) fn amounts(&self, resources: &Resources) -> Amounts {
-        let mut amounts = Amounts::with_capacity(self.count());
-        self.push_amounts(resources, &mut amounts);
-        amounts
-    }
-
-    pub(crate) fn add_amounts(&self, resources: &Resources, sum: &mut [i128]) {
-        let first = [resources.cpus_milli, resources.memory_bytes, resources.gpus];
-        let named = self.named.iter().map(|kind| resources.named(kind));
-        for (sum, amount) in sum.iter_mut().zip(first.into_iter().chain(named)) {
-            *sum += i128::from(amount);
-        }
-    }
-
-    fn push_amounts(&self, resources: &Resources, amounts: &mut Amounts) {
-        let first = [resources.cpus_milli, resources.memory_bytes, resources.gpus];
-        let named = self.named.iter().map(|kind| resources.named(kind));
-        amounts.extend(first.into_iter().chain(named).map(i128::from));
-    }
-}
-
-/// What one server and one worker of a job take.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Demand {
-    /// The server's amounts, then the worker's.
-    amounts: Box<[i128]>,
-}
-
-impl Demand {
-    pub(crate) fn new(kinds: &Kinds, server: &Resources, worker: &Resources) -> Self {
-        let mut amounts = Vec::with_capacity(2 * kinds.count());
-        kinds.push_amounts(server, &mut amounts);
-        kinds.push_amounts(worker, &mut amounts);
-        Self { amounts: amounts.into() }
-    }
-
-    fn of_job(kinds: &Kinds, job: &JobInput) -> Self {
-        Self::new(kinds, &job.server, &job.worker)
-    }
-
-    fn dominant(&self, total: &[i128]) -> [f64; 2] {
-        [self.server(), self.worker()].map(|need| dominant_share(need, total))
-    }
-
-    pub(crate) fn server(&self) -> &[i128] {
-        &self.amounts[..self.amounts.len() / 2]
-    }
-
-    pub(crate) fn worker(&self) -> &[i128] {
-        &self.amounts[self.amounts.len() / 2..]
-    }
-
-    pub(crate) fn of_kind(&self, kind: usize, shape: Shape) -> i128 {
-        self.server()[kind] * i128::from(shape.servers)
-            + self.worker()[kind] * i128::from(shape.workers)
-    }
-
-    pub(crate) fn of(&self, shape: Shape) -> impl Iterator<Item = i128> + Clone {
-        (0..self.amounts.len() / 2).map(move |kind| self.of_kind(kind, shape))
-    }
-
-    /// True where no kind is asked for more by the other's tasks of the other shape.
-    pub(crate) fn covers(&self, shape: Shape, other: &Self, other_shape: Shape) -> bool {
-        let more = |mine: &[i128], his: &[i128]| mine.iter().zip(his).all(|(a, b)| b <= a);
-        more(self.server(), other.server())
-            && more(self.worker(), other.worker())
-            && other_shape.servers <= shape.servers
-            && other_shape.workers <= shape.workers
     }
 }
 
@@ -200,16 +97,6 @@ const MEMORY: usize = 1;
 
 /// With at most this many nodes every one is a candidate for every job.
 pub(crate) const NODES_ALL: usize = 16;
-
-/// Nodes by ascending id, of two with one id the first.
-pub(crate) fn by_id(nodes: &[NodeInput]) -> Vec<&NodeInput> {
-    let mut sorted: Vec<&NodeInput> = nodes.iter().collect();
-    if !sorted.is_sorted_by(|a, b| a.id < b.id) {
-        sorted.sort_by(|a, b| a.id.cmp(&b.id));
-        sorted.dedup_by(|later, first| later.id == first.id);
-    }
-    sorted
-}
 
 impl Room {
     /// Empty nodes: capacity without what is held. `nodes` as [`by_id`] gives them.
@@ -571,54 +458,6 @@ fn together(hold: &Hold) -> impl Iterator<Item = (usize, [Shape; 3])> {
         }
         Some((node, held))
     })
-}
-
-/// Finds nodes by name, quickly where one is asked for after another in order.
-#[derive(Debug)]
-pub(crate) struct Finder<'a> {
-    nodes: &'a [&'a NodeInput],
-    next: usize,
-}
-
-impl<'a> Finder<'a> {
-    pub(crate) const fn new(nodes: &'a [&'a NodeInput]) -> Self {
-        Self { nodes, next: 0 }
-    }
-
-    fn find(&mut self, id: &NodeId) -> Option<usize> {
-        let here = self.nodes.get(self.next).is_some_and(|node| node.id.is_same(id));
-        let found = if here {
-            Some(self.next)
-        } else {
-            self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()
-        };
-        self.next = found.map_or(self.next, |at| at + 1);
-        found
-    }
-
-    /// Spots of a placement; the flag tells that a node of it is not here.
-    pub(crate) fn spots(&mut self, placement: &Placement) -> (Spots, bool) {
-        let mut spots: Vec<Spot> = Vec::with_capacity(placement.0.len());
-        let mut lost = false;
-        for share in &placement.0 {
-            match self.find(&share.node) {
-                Some(node) => spots.push((node, Shape::new(share.servers, share.workers))),
-                None => lost = true,
-            }
-        }
-        if !spots.is_sorted_by(|a, b| a.0 < b.0) {
-            spots.sort_unstable_by_key(|(node, _)| *node);
-            spots.dedup_by(|later, first| {
-                let same = later.0 == first.0;
-                if same {
-                    first.1.servers = first.1.servers.saturating_add(later.1.servers);
-                    first.1.workers = first.1.workers.saturating_add(later.1.workers);
-                }
-                same
-            });
-        }
-        (spots.into(), lost)
-    }
 }
 
 pub(crate) fn placement(nodes: &[&NodeInput], spots: &Spots) -> Placement {

@@ -7,8 +7,9 @@ use model::Shape;
 
 use crate::allocate::Kind;
 use crate::place::{Effort, find_first};
+use crate::refusals::Refusals;
 use crate::room::{Room, Spots, View, shape_of};
-use crate::round::{Refusals, Round};
+use crate::round::Round;
 
 /// Jobs that are asked in turn for one that needs room, nodes looked at for one that needs a
 /// special kind, and the tasks that are given up on one node at most.

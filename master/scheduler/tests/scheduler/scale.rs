@@ -61,7 +61,7 @@ fn in_an_overloaded_cluster_the_last_to_come_wait() {
         let overtakes = world.jobs.iter().zip(&plan.decisions).find(|(job, decision)| {
             let asks_as_much =
                 job.worker.covers(&waiting.worker) && job.server.covers(&waiting.server);
-            job.arrival > waiting.arrival && asks_as_much && !waits(&decision)
+            job.arrival > waiting.arrival && asks_as_much && !waits(decision)
         });
         assert!(overtakes.is_none(), "{} waits, but {overtakes:?} starts", waiting.id);
     }
