@@ -1,7 +1,8 @@
 //! What a round costs: `cargo bench -p scheduler --bench round`.
 //!
 //! Prints a table over cluster sizes, in milliseconds on one core, medians of several runs, for a
-//! cold round, the checker, and a warm round in which one job changed.
+//! cold round, the checker, and a warm round in which one job changed, before and after the first
+//! plan was carried out; and the memory that a round takes beyond its input.
 
 use std::time::Instant;
 
@@ -116,6 +117,29 @@ fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
+/// Bytes of a line of this process's status, such as the most that was ever resident.
+fn status_bytes(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let kib = line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<f64>();
+    kib.unwrap_or(f64::NAN) * 1024.0
+}
+
+/// What a round takes beyond its input, its plan and the kept cache included, in bytes a node
+/// where each job counts as two and a half nodes.
+fn bytes_a_node(snapshot: &Snapshot) -> f64 {
+    // Forgets the peak so far.
+    let forgotten = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = status_bytes("VmRSS:");
+    let mut cache = Cache::default();
+    let made = plan(snapshot, &Policy::default(), &mut cache);
+    let peak = status_bytes("VmHWM:");
+    drop((made, cache));
+    let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    let nodes = count(snapshot.nodes.len()) + 2.5 * count(snapshot.jobs.len());
+    if forgotten { (peak - before) / nodes } else { f64::NAN }
+}
+
 const RUNS: usize = 9;
 
 /// Jobs and nodes: four nodes a job, and the paper's two largest clusters.
@@ -133,10 +157,11 @@ const SIZES: [(u64, usize); 9] = [
 
 #[expect(clippy::print_stdout, reason = "the benchmark's answer")]
 fn main() {
-    println!("nodes jobs tasks allocate_ms place_ms total_ms check_ms warm_ms warm_running_ms");
+    println!("nodes jobs tasks allocate_ms place_ms total_ms check_ms warm_ms running_ms bytes");
     let policy = Policy::default();
     for (jobs, nodes) in SIZES {
         let snapshot = cluster(jobs, nodes);
+        let bytes = bytes_a_node(&snapshot);
         let (mut allocating, mut placing, mut checking) = (Vec::new(), Vec::new(), Vec::new());
         let (mut warm, mut warm_running) = (Vec::new(), Vec::new());
         let mut placed = 0;
@@ -182,7 +207,7 @@ fn main() {
         }
         let (allocate, place) = (median(allocating), median(placing));
         println!(
-            "{nodes} {jobs} {placed} {allocate:.2} {place:.2} {:.2} {:.2} {:.2} {:.2}",
+            "{nodes} {jobs} {placed} {allocate:.2} {place:.2} {:.2} {:.2} {:.2} {:.2} {bytes:.0}",
             allocate + place,
             median(checking),
             median(warm),

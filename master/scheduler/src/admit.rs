@@ -33,6 +33,9 @@ struct Offered {
 /// Nodes with room for each kind of task that are looked at beside those on which tasks are taken.
 const CANDIDATES: usize = 16;
 
+/// Nodes on which room is made for one job, or as many as it has tasks.
+const NEAR_MAX: usize = 64;
+
 /// A loss that can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Loss(f64);
@@ -122,9 +125,14 @@ impl Round<'_> {
             each.filter_map(|(giver, kind)| self.offered(giver, kind)).map(Reverse).collect();
         let (candidates, _) = self.room.candidates(job, View::Then, CANDIDATES, usize::MAX);
         let mut near: BTreeSet<usize> = candidates.into_iter().collect();
+        let tasks = usize::try_from(shape.servers.saturating_add(shape.workers));
+        let near_max = NEAR_MAX.max(tasks.unwrap_or(usize::MAX));
         let mut taken = Vec::new();
         let mut found = None;
         while let Some(Reverse(offered)) = heap.pop() {
+            if near.len() > near_max || self.takes_left == 0 {
+                break;
+            }
             let Offered { from, kind, .. } = offered;
             let Some(now) = self.offered(from, kind) else { continue };
             // The job may have given another task since.
@@ -133,6 +141,7 @@ impl Round<'_> {
                 continue;
             }
             let Some(node) = self.best_node(from, kind, job, shape) else { continue };
+            self.takes_left -= 1;
             self.take(Taken { from, node, kind });
             taken.push(Taken { from, node, kind });
             near.insert(node);

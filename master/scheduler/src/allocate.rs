@@ -225,6 +225,15 @@ impl Gains<'_> {
         least.map(|(kind, _)| kind)
     }
 
+    /// Which of these kinds to add first: the one that gains most; none where none gains.
+    pub(crate) fn best_of(&self, kinds: &[Kind], shape: Shape) -> Option<Kind> {
+        let held_s = self.seconds_left(shape);
+        let gains = kinds
+            .iter()
+            .filter_map(|kind| self.of_adding(shape, held_s, *kind).map(|(gain, _)| (gain, *kind)));
+        gains.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kind)| kind)
+    }
+
     /// Ever smaller shapes than `from` down to the least, the least loss undone first.
     pub(crate) fn shrinking(&self, from: Shape) -> Vec<Shape> {
         let mut shapes = Vec::new();

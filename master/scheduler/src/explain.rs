@@ -12,6 +12,10 @@ use crate::refusal::{Alike, refusal};
 use crate::room::{Demand, placement, shape_of};
 use crate::round::Round;
 
+/// Most different demands whose refusal is explained node by node in one round: a thousand unlike
+/// jobs that wait would otherwise cost more than the round.
+const REFUSALS_MAX: usize = 256;
+
 /// One decision for each job, in the snapshot's order.
 pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
     // Waiting jobs often ask for the same: each question is answered once.
@@ -23,12 +27,12 @@ pub(crate) fn decisions(round: &mut Round<'_>) -> Vec<Decision> {
             let mut reason = numbers(round, job, &verb);
             if refused(round, job, &verb) {
                 let shape = round.entries[job].gains.least;
-                let refusal =
-                    refusals.entry((round.room.demand(job).clone(), shape)).or_insert_with(|| {
-                        let alike = alike.get_or_insert_with(|| Alike::of(round));
-                        refusal(round, alike, job, shape)
-                    });
-                reason.refused = Some(Box::new(refusal.clone()));
+                let key = (round.room.demand(job).clone(), shape);
+                if !refusals.contains_key(&key) && refusals.len() < REFUSALS_MAX {
+                    let alike = alike.get_or_insert_with(|| Alike::of(round));
+                    refusals.insert(key.clone(), refusal(round, alike, job, shape));
+                }
+                reason.refused = refusals.get(&key).cloned().map(Box::new);
             }
             reason.words = words(round, job, &verb, &reason);
             let entry = &round.entries[job];
@@ -236,7 +240,10 @@ fn words_start(round: &Round<'_>, job: usize) -> Words {
         Aim::Profile(_) => Words::Plain(format!("starts with {shape} on {} to be measured", on())),
         Aim::Share => {
             let shrunk = !allocated.is_empty() && allocated != shape;
-            Words::Starts { shape, nodes, of: shrunk.then_some(allocated) }
+            let least = entry.gains.least;
+            let sooner_s = entry.gains.seconds_left(least) - entry.gains.seconds_left(shape);
+            let sooner = (sooner_s.is_finite() && sooner_s > 0.0).then_some((sooner_s, least));
+            Words::Starts { shape, nodes, of: shrunk.then_some(allocated), sooner }
         }
     }
 }

@@ -12,6 +12,7 @@ mod wide;
 use model::{NodeId, NodeShare, Placement, Resources, Shape};
 
 use self::quick::Near;
+use crate::allocate::{Gains, Kind, within};
 use crate::room::{Demand, Kinds, Room, Spot, Spots, View};
 
 /// What one node could carry of a job.
@@ -173,38 +174,56 @@ pub(crate) enum Effort {
     Full,
 }
 
-/// Of shapes that each lie within the one before: the first with a place for the lifted job, as
-/// [`find_extra`] sees it, and its place. A shape within one that fits, fits too, so halving
-/// finds it.
+/// How a shape is made smaller until it fits.
+#[derive(Debug)]
+pub(crate) enum Shrink<'a> {
+    /// By the tasks whose loss matters least.
+    ByLoss(&'a Gains<'a>),
+    /// Along these shapes, of which each lies within the one before.
+    Along(Vec<Shape>),
+}
+
+/// The whole shape of a lifted job, or else a smaller one that fits, and its place. Among few
+/// nodes the one of the least loss; in a large cluster what is found nearby.
 pub(crate) fn find_first(
     room: &Room,
     job: usize,
-    (whole, smaller): (Shape, impl FnOnce() -> Vec<Shape>),
+    (whole, shrink): (Shape, Shrink<'_>),
     effort: Effort,
     scratch: &mut Scratch,
 ) -> Option<(Shape, Spots)> {
-    let many = room.node_count() > NODES_FEW;
-    // The largest first, among few nodes: it often fits.
-    if many {
+    if room.node_count() > NODES_FEW {
+        // The largest first, among few candidates: it often fits.
         scratch.look_near(room, job, View::Both, CANDIDATES_FIRST);
-        if effort == Effort::Full {
-            if let Some(spots) = scratch.near.place(whole) {
-                return Some((whole, spots));
+        if scratch.near.is_exact() {
+            if effort == Effort::Full {
+                if let Some(spots) = scratch.near.place(whole) {
+                    return Some((whole, spots));
+                }
+                scratch.look_near(room, job, View::Both, extra(whole));
             }
-            scratch.look_near(room, job, View::Both, extra(whole));
+            return find_near(whole, shrink, &scratch.near);
         }
     }
-    let mut attempt = |shape: Shape| {
-        if many {
-            scratch.near.place(shape)
-        } else {
-            find_extra(room, job, shape, View::Both, scratch)
-        }
-    };
-    if let Some(spots) = attempt(whole) {
+    if let Some(spots) = find_extra(room, job, whole, View::Both, scratch) {
         return Some((whole, spots));
     }
-    let shapes = smaller();
+    let shapes = match shrink {
+        Shrink::Along(shapes) => shapes,
+        Shrink::ByLoss(gains) => match least_loss(room, job, whole, gains) {
+            Some(shape) => vec![shape],
+            None => gains.shrinking(whole),
+        },
+    };
+    halve(&shapes, |shape| find_extra(room, job, shape, View::Both, scratch))
+}
+
+/// The largest of ever smaller shapes that has a place. A shape within one that fits, fits too,
+/// so halving finds it.
+fn halve(
+    shapes: &[Shape],
+    mut attempt: impl FnMut(Shape) -> Option<Spots>,
+) -> Option<(Shape, Spots)> {
     let (mut low, mut high) = (0, shapes.len());
     let mut best = None;
     while low < high {
@@ -218,6 +237,61 @@ pub(crate) fn find_first(
         }
     }
     best
+}
+
+fn find_near(whole: Shape, shrink: Shrink<'_>, near: &Near) -> Option<(Shape, Spots)> {
+    if let Some(spots) = near.place(whole) {
+        return Some((whole, spots));
+    }
+    match shrink {
+        Shrink::Along(shapes) => halve(&shapes, |shape| near.place(shape)),
+        Shrink::ByLoss(gains) => {
+            let (mut shape, mut spots) = halve(&gains.shrinking(whole), |shape| near.place(shape))?;
+            // What does not fit of one kind need not keep out the other.
+            let mut kinds = vec![Kind::Server, Kind::Worker];
+            while let Some(kind) = gains.best_of(&kinds, shape) {
+                let more = kind.added_to(shape);
+                match within(more, whole).then(|| near.place(more)).flatten() {
+                    Some(found) => (shape, spots) = (more, found),
+                    None => kinds.retain(|other| *other != kind),
+                }
+            }
+            Some((shape, spots))
+        }
+    }
+}
+
+/// Most steps of the search for the least loss.
+const LOSS_WORK_MAX: u64 = 2_000_000;
+
+/// Of all shapes between the least and the whole that fit on the nodes, the one with the fewest
+/// seconds left; of equal ones the smallest. None where nothing fits, or where that is too much
+/// to search.
+fn least_loss(room: &Room, job: usize, whole: Shape, gains: &Gains<'_>) -> Option<Shape> {
+    let demand = room.demand(job);
+    let (candidates, _) = room.candidates(job, View::Both, usize::MAX, usize::MAX);
+    let offers: Vec<Offer> = candidates
+        .iter()
+        .filter_map(|node| {
+            let left: Vec<i128> = room.left(*node, View::Both).collect();
+            offer(whole, demand, *node, &left)
+        })
+        .collect();
+    let rows: usize = offers.iter().map(|offer| offer.workers.len()).sum();
+    let servers = u64::from(whole.servers);
+    let work = u64::try_from(rows).ok()?.saturating_mul(servers);
+    if work.saturating_add(servers.saturating_mul(u64::from(whole.workers))) > LOSS_WORK_MAX {
+        return None;
+    }
+    let most = wide::frontier(whole, &offers);
+    let beside = |servers: u32| {
+        let most = usize::try_from(servers).ok().and_then(|at| most.get(at).copied().flatten());
+        gains.least.workers..=most.unwrap_or(0).min(whole.workers)
+    };
+    let shapes = (gains.least.servers..=whole.servers)
+        .flat_map(|servers| beside(servers).map(move |workers| Shape::new(servers, workers)));
+    let timed = shapes.map(|shape| (gains.seconds_left(shape), shape));
+    timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, shape)| shape)
 }
 
 fn extra(shape: Shape) -> usize {

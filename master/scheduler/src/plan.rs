@@ -56,6 +56,8 @@ pub enum Words {
         shape: Shape,
         nodes: usize,
         of: Option<Shape>,
+        /// Seconds sooner done than with its least shape, and that shape.
+        sooner: Option<(f64, Shape)>,
     },
     /// Has its allocation.
     Stays {
@@ -100,12 +102,18 @@ impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(text) => f.write_str(text),
-            Self::Starts { shape, nodes, of } => {
+            Self::Starts { shape, nodes, of, sooner } => {
                 write!(f, "starts with {shape}")?;
                 if let Some(allocated) = of {
                     write!(f, " of its allocation {allocated}")?;
                 }
-                write!(f, " on {nodes} node{}", if *nodes == 1 { "" } else { "s" })
+                write!(f, " on {nodes} node{}", if *nodes == 1 { "" } else { "s" })?;
+                match sooner {
+                    Some((seconds, least)) => {
+                        write!(f, ", {seconds:.1} s sooner than with {least}")
+                    }
+                    None => Ok(()),
+                }
             }
             Self::Stays { shape } => write!(f, "stays at {shape}, which is its allocation"),
             Self::NoRoomYet { shape, allocated } => {
@@ -113,6 +121,9 @@ impl fmt::Display for Words {
                     f,
                     "stays at {shape}: no room yet on the nodes for its allocation {allocated}"
                 )
+            }
+            Self::NotWorth { shape, allocated, saved_s, .. } if *saved_s < 0.0 => {
+                write!(f, "stays at {shape}, more than its allocation {allocated}: nobody needs it")
             }
             Self::NotWorth { shape, allocated, saved_s, cost_s, factor } => write!(
                 f,

@@ -5,7 +5,7 @@ use model::Shape;
 use crate::allocate::within;
 use crate::entry::Standing;
 use crate::hysteresis::Change;
-use crate::place::{Effort, find_extra, find_first};
+use crate::place::{Effort, Shrink, find_extra, find_first};
 use crate::room::{Spots, View, shape_of};
 use crate::round::Round;
 
@@ -97,22 +97,16 @@ impl Round<'_> {
 
     /// The best shape on the way to the allocation that fits in what is free and is worth it.
     fn grow_alone(&mut self, job: usize) -> Option<(Shape, Spots)> {
-        let worth = |shape: &Shape| {
-            self.change(job, *shape).is_some_and(|change| change.is_worth_it(self.policy))
-        };
-        let mut shapes = vec![self.allocated[job]];
-        shapes.extend(self.entries[job].gains.shrinking(self.allocated[job]));
-        shapes.retain(worth);
-        if shapes.is_empty() {
-            return None;
-        }
-        let smaller = shapes.split_off(1);
+        let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
         let current = self.room.hold(job).current.clone();
         self.room.lift(job);
-        let shapes = (shapes[0], || smaller);
+        let shapes = (whole, Shrink::ByLoss(gains));
         let found = find_first(&self.room, job, shapes, Effort::Little, self.scratch);
         self.room.lower(job, current.clone(), current);
-        found
+        let worth = |shape: Shape| {
+            self.change(job, shape).is_some_and(|change| change.is_worth_it(self.policy))
+        };
+        found.filter(|(shape, _)| worth(*shape))
     }
 
     /// Lets other jobs shrink to their allocations until this one fits at its own, if all that

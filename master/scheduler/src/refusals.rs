@@ -18,8 +18,11 @@ impl Refusals {
     }
 
     pub(crate) fn add(&mut self, room: &Room, job: usize, shape: Shape) {
+        let demand = room.demand(job);
+        // Whoever asks for more than this one need not be kept.
+        self.0.retain(|(other, least)| !other.covers(*least, demand, shape));
         if self.0.len() < REFUSALS_MAX {
-            self.0.push((room.demand(job).clone(), shape));
+            self.0.push((demand.clone(), shape));
         }
     }
 }

@@ -7,27 +7,57 @@ use model::Shape;
 use crate::allocate::within;
 use crate::baseline::{Ask, Nodes, Placer, Rule, drf, fifo, first_fit, pack, spread, tetris};
 use crate::entry::Standing;
-use crate::place::{Effort, find_first};
+use crate::place::{Effort, Shrink, find_first};
 use crate::plan::Words;
 use crate::room::{Spots, View};
 use crate::round::{Made, Round, Stage};
 use crate::snapshot::{Allocation, Placing};
 
+/// Times that everything is placed anew without those who cannot be placed.
+const TRIES_MAX: u32 = 3;
+
 impl Round<'_> {
     /// The whole round for a pair that is not the paper's.
     pub(crate) fn run_rival(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
         self.serve_fixed();
-        self.allocate();
-        watch(Stage::Allocated);
+        for attempt in 1..=TRIES_MAX {
+            self.allocate();
+            watch(Stage::Allocated);
+            self.start_by_rule();
+            let out = self.left_out(|entry| entry.is_share() && !entry.placed);
+            let fifo = self.policy.allocation == Allocation::Fifo;
+            if fifo || out.is_empty() || attempt == TRIES_MAX {
+                break;
+            }
+            // The share of who cannot be placed goes to the others.
+            let unplaced: Vec<usize> =
+                out.into_iter().filter(|job| !self.allocated[*job].is_empty()).collect();
+            if unplaced.is_empty() {
+                break;
+            }
+            let placed = self.left_out(|entry| entry.is_share() && entry.placed);
+            for job in placed {
+                self.entries[job].placed = false;
+                let idle = self.idle(job);
+                self.room.set(job, idle);
+            }
+            for job in unplaced {
+                self.admitted[job] = true;
+                self.room.set(job, Spots::default());
+            }
+        }
         self.change_running();
-        self.start_by_rule();
         self.idle_rest();
         self.made()
     }
 
     /// Who found no place holds what can be kept: nothing, where a node under it is gone.
     fn idle_rest(&mut self) {
-        for job in self.left_out(|entry| entry.is_share() && !entry.placed) {
+        let out = |job: &usize| {
+            let entry = &self.entries[*job];
+            entry.is_share() && entry.needs_place() && !entry.placed
+        };
+        for job in self.order.iter().copied().filter(out).collect::<Vec<_>>() {
             let idle = self.idle(job);
             self.room.set(job, idle);
         }
@@ -96,7 +126,7 @@ impl Round<'_> {
     fn place_alone(&mut self, job: usize, shape: Shape) -> Option<Spots> {
         let rule = match self.policy.placing {
             Placing::Transfer => {
-                let shapes = (shape, Vec::new);
+                let shapes = (shape, Shrink::Along(Vec::new()));
                 return find_first(&self.room, job, shapes, Effort::Full, self.scratch)
                     .map(|(_, spots)| spots);
             }
@@ -154,7 +184,7 @@ impl Round<'_> {
             let smaller = self.smaller_by_rule(job);
             let before = self.room.hold(job).next.clone();
             self.room.lift(job);
-            let shapes = (whole, || smaller);
+            let shapes = (whole, Shrink::Along(smaller));
             let found = find_first(&self.room, job, shapes, Effort::Full, self.scratch);
             self.room.lower(job, before.clone(), before);
             self.put(job, found.map(|(_, spots)| spots));

@@ -22,7 +22,7 @@ use crate::cache::{Cache, Warm};
 use crate::entry::{Aim, Entry, Standing, entries};
 use crate::explain;
 use crate::hysteresis::sound;
-use crate::place::{Effort, Scratch, find, find_first};
+use crate::place::{Effort, Scratch, Shrink, find, find_first};
 use crate::plan::{Decision, Plan, Words};
 use crate::refusals::Refusals;
 use crate::room::{Kinds, Room, Spots, View, by_id, shape_of, sum_of};
@@ -114,11 +114,15 @@ pub(crate) struct Round<'a> {
     pub(crate) giving: BTreeMap<usize, usize>,
     /// What is to be said of jobs beside what the books show.
     pub(crate) notes: BTreeMap<usize, Words>,
+    /// Tasks that this round may still take away to see whether that makes room.
+    pub(crate) takes_left: u32,
     /// Under FIFO the first job that has to wait.
     pub(crate) head: Option<usize>,
     pub(crate) scratch: &'a mut Scratch,
 }
 
+/// Bounds the cost of a round with many jobs that wait and many that could give up tasks.
+const TAKES_MAX: u32 = 4096;
 /// In a warm round most were tried in the last one: so many starts are looked at for more.
 const SHORT_MAX: usize = 16;
 
@@ -152,6 +156,7 @@ impl<'a> Round<'a> {
             forced: BTreeMap::new(),
             giving: BTreeMap::new(),
             notes: BTreeMap::new(),
+            takes_left: TAKES_MAX,
             head: None,
             scratch: &mut cache.scratch,
             entries,
@@ -419,8 +424,8 @@ impl<'a> Round<'a> {
             let before = self.room.hold(job).next.clone();
             self.room.lift(job);
             let gains = &self.entries[job].gains;
-            let smaller = || gains.shrinking(whole);
-            match find_first(&self.room, job, (whole, smaller), Effort::Full, self.scratch) {
+            let shapes = (whole, Shrink::ByLoss(gains));
+            match find_first(&self.room, job, shapes, Effort::Full, self.scratch) {
                 Some((_, spots)) => {
                     self.room.lower(job, spots.clone(), spots);
                     self.entries[job].placed = true;
@@ -444,8 +449,8 @@ impl<'a> Round<'a> {
             }
             let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
             self.room.lift(job);
-            let smaller = || gains.shrinking(whole);
-            let found = find_first(&self.room, job, (whole, smaller), Effort::Full, self.scratch);
+            let shapes = (whole, Shrink::ByLoss(gains));
+            let found = find_first(&self.room, job, shapes, Effort::Full, self.scratch);
             let found = found.filter(|(shape, _)| {
                 let entry = &self.entries[job];
                 let seconds = |shape| entry.seconds_left(shape).unwrap_or(0.0);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use model::Shape;
 
 use crate::allocate::Kind;
-use crate::place::{Effort, find_first};
+use crate::place::{Effort, Shrink, find_first};
 use crate::refusals::Refusals;
 use crate::room::{Room, Spots, View, shape_of};
 use crate::round::Round;
@@ -201,8 +201,7 @@ impl Round<'_> {
             let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
             let before = self.room.hold(job).next.clone();
             self.room.lift(job);
-            let smaller = || gains.shrinking(whole);
-            let shapes = (whole, smaller);
+            let shapes = (whole, Shrink::ByLoss(gains));
             let found = find_first(&self.room, job, shapes, Effort::Little, self.scratch);
             let held_s = gains.seconds_left(shape_of(&before));
             let better = found.filter(|(shape, _)| gains.seconds_left(*shape) < held_s);

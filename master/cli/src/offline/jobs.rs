@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::job::TASKS_MAX;
-use model::{JobId, Millis, Mode, NodeShare, Placement, Resources, Shape};
+use model::{JobId, Millis, Mode, NodeId, NodeShare, Placement, Resources, Shape};
 use scheduler::snapshot::{Current, JobInput, Want};
 
 use super::cluster::{Cluster, KINDS_MAX, named, resources, too_many_kinds};
@@ -334,13 +334,13 @@ fn share(json: &Json, at: &At<'_>, cluster: &Cluster, faults: &mut Faults) -> Op
     let fields = faults.object(json, at, &["node", "servers", "workers"])?;
     let node = fields.need("node", faults).and_then(|json| {
         let name = faults.text(json, &at.field("node"))?;
-        let node = cluster.find(name);
-        if node.is_none() {
-            let name: String = name.chars().take(80).collect();
-            let problem = format!("{name:?} is not in the cluster's file");
-            faults.add(&at.field("node"), problem, "name one of its nodes");
-        }
-        node
+        // A node that is not in the cluster is gone: the round moves the job.
+        let node =
+            cluster.find(name).map_or_else(|| NodeId::for_file(name), |node| Ok(node.id.clone()));
+        node.map_err(|wrong| {
+            faults.add(&at.field("node"), format!("{:?} is no node", wrong.given), wrong.remedy);
+        })
+        .ok()
     });
     let servers = tasks(&fields, "servers", faults);
     let workers = tasks(&fields, "workers", faults);
@@ -350,5 +350,5 @@ fn share(json: &Json, at: &At<'_>, cluster: &Cluster, faults: &mut Faults) -> Op
         return None;
     }
     // The list's own value: names are shared, not copied.
-    Some(NodeShare { node: node?.id.clone(), servers, workers })
+    Some(NodeShare { node: node?, servers, workers })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{JobId, Millis, Placement, Shape};
-use scheduler::plan::{Decision, Verb};
+use scheduler::plan::{Decision, Reason, Verb};
 use scheduler::snapshot::{JobInput, NodeInput, Policy, Snapshot, Want};
 use scheduler::{Cache, Stage};
 use serde::Serialize;
@@ -225,7 +225,7 @@ impl Rounds {
             let place = found.expect("every job of the file is in the snapshot");
             let (input, decision) = (&snapshot.jobs[place], &plan.decisions[place]);
             let mut job = planned(name.clone(), input, decision, &mut used);
-            job.reason = with_names(&decision.reason.text(), &named);
+            job.reason = with_names(&sentence(&decision.reason), &named);
             if job.placement.is_empty() {
                 unplaced.push(UnplacedJson { id: job.id.clone(), reason: job.reason.clone() });
             }
@@ -241,6 +241,22 @@ impl Rounds {
             then: None,
         })
     }
+}
+
+/// The whole reason: what blocks a job on how many nodes, and the cheapest change that starts it.
+fn sentence(reason: &Reason) -> String {
+    let mut words = reason.text();
+    for (why, nodes) in reason.nodes_refused().iter().skip(1) {
+        words.push_str("; ");
+        words.push_str(why);
+        words.push_str(" on ");
+        words.push_str(&count(usize::try_from(*nodes).unwrap_or(usize::MAX), "node", "nodes"));
+    }
+    if let Some(remedy) = reason.remedy() {
+        words.push_str("; to start it: ");
+        words.push_str(remedy);
+    }
+    words
 }
 
 /// Jobs as their file calls them, where a sentence names them by the scheduler's numbers.

@@ -68,6 +68,8 @@ const GIVERS_MAX: usize = 16;
 /// How far the gain falls in one sweep over all claims, at first and at the finest.
 const SWEEP: f64 = 0.5;
 const SWEEP_FINEST: f64 = 0.97;
+/// Sweeps that are undone before the rest is gone through task by task.
+const UNDONE_MAX: u32 = 24;
 
 impl<'a> Sharing<'a> {
     pub(crate) fn new(left: Amounts, claims: Vec<(&'a Gains<'a>, &'a Demand)>) -> Self {
@@ -144,7 +146,7 @@ impl<'a> Sharing<'a> {
                 self.look(claim);
             }
         }
-        let mut factor = SWEEP;
+        let (mut factor, mut undone) = (SWEEP, 0);
         while let Some(top) =
             self.state.next.iter().flatten().map(|next| next.gain).reduce(f64::max)
         {
@@ -155,6 +157,11 @@ impl<'a> Sharing<'a> {
                 continue;
             }
             self.state = before;
+            undone += 1;
+            if undone > UNDONE_MAX {
+                self.pick(0.0);
+                return;
+            }
             if factor < SWEEP_FINEST {
                 factor = factor.sqrt();
             } else {

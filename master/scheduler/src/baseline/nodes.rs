@@ -127,9 +127,9 @@ impl<'a> Placer<'a> {
         placer
     }
 
-    /// Places all tasks of a job, the servers first, and takes what they need; or takes nothing
-    /// and gives none, where one does not fit, where the shape lacks a server or a worker, or
-    /// where it has more tasks than a job may have.
+    /// Places all tasks of a job, the servers first, else the workers first, and takes what they
+    /// need; or takes nothing and gives none, where one does not fit either way, where the shape
+    /// lacks a server or a worker, or where it has more tasks than a job may have.
     pub fn place(
         &mut self,
         rule: Rule,
@@ -141,10 +141,22 @@ impl<'a> Placer<'a> {
         if counts.iter().any(|count| *count == 0 || *count > TASKS_MAX) {
             return None;
         }
+        let servers = (server, Shape::new(1, 0), shape.servers);
+        let workers = (worker, Shape::new(0, 1), shape.workers);
+        // A small server may stand on the only node that a worker could use.
+        [[servers, workers], [workers, servers]]
+            .into_iter()
+            .find_map(|tasks| self.place_in_order(rule, (server, worker), tasks))
+    }
+
+    fn place_in_order(
+        &mut self,
+        rule: Rule,
+        (server, worker): (&[i64], &[i64]),
+        tasks: [(&[i64], Shape, u32); 2],
+    ) -> Option<Spots> {
         let mut spots: BTreeMap<usize, Shape> = BTreeMap::new();
-        for (need, one, count) in
-            [(server, Shape::new(1, 0), shape.servers), (worker, Shape::new(0, 1), shape.workers)]
-        {
+        for (need, one, count) in tasks {
             self.searches += 1;
             for _ in 0..count {
                 let Some(node) = self.find(rule, need) else {

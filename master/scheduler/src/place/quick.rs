@@ -50,6 +50,11 @@ impl Near {
         self.demand = Some(pairs);
     }
 
+    /// False for absurd amounts, which this cannot count in.
+    pub(crate) const fn is_exact(&self) -> bool {
+        self.demand.is_some()
+    }
+
     pub(crate) fn push(&mut self, node: usize, left: impl Iterator<Item = i128>) {
         self.nodes.push(node);
         // More than a job of the largest shape can take is as good as that.

@@ -30,6 +30,27 @@ pub(crate) fn fewest(shape: Shape, offers: Vec<Offer>, more: usize) -> Option<Ve
     Some(kept)
 }
 
+/// The most workers that fit beside 0, 1, 2, … servers on all nodes together; none where so many
+/// servers do not fit themselves.
+pub(super) fn frontier(shape: Shape, offers: &[Offer]) -> Vec<Option<u32>> {
+    let width = usize::try_from(shape.servers).unwrap_or(usize::MAX).saturating_add(1);
+    let mut most: Vec<Option<u32>> = vec![None; width];
+    most[0] = Some(0);
+    for offer in offers {
+        let mut next = vec![None; width];
+        for (before, sum) in most.iter().enumerate() {
+            let Some(sum) = sum else { continue };
+            for (here, workers) in offer.workers.iter().enumerate().take(width - before) {
+                let sum = sum.saturating_add(*workers).min(shape.workers);
+                let cell: &mut Option<u32> = &mut next[before + here];
+                *cell = Some(cell.map_or(sum, |best| best.max(sum)));
+            }
+        }
+        most = next;
+    }
+    most
+}
+
 /// Offers by the most that they could carry of the shape, in a rough measure.
 fn roomiest(shape: Shape, offers: &[Offer]) -> Vec<&Offer> {
     let (p, w) = (u64::from(shape.servers), u64::from(shape.workers));
