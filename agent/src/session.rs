@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::NodeId;
-use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, ToAgent};
+use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, RateReport, ToAgent};
 use net::{
     Close, ConnectOptions, Connection, Credentials, FrameError, Lost, Role, Session, TlsFiles,
 };
@@ -25,13 +25,24 @@ const CONTACT_EVERY: Duration = Duration::from_secs(1);
 /// Questions of the master that are answered at one time; QUIC lets it ask no more either.
 const QUESTIONS_MAX: usize = 8;
 
+/// The first protocol with [`FromAgent::Rates`].
+const PROTOCOL_OF_RATES: u16 = 2;
+
+/// What the master is told again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct Beat {
+    pub(crate) heartbeat: Heartbeat,
+    /// Sent only where they changed: most jobs have one rate for hours.
+    pub(crate) rates: Vec<RateReport>,
+}
+
 /// One end of the session.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) settings: Arc<Settings>,
     pub(crate) node: NodeId,
     pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) heartbeats: watch::Receiver<Option<Heartbeat>>,
+    pub(crate) heartbeats: watch::Receiver<Option<Beat>>,
     /// Becomes true when the daemon ends.
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -145,12 +156,15 @@ impl Link {
     /// Talks for as long as the connection lives. None where the daemon ends; else why the
     /// connection did.
     async fn talk(&mut self, session: Session) -> Option<String> {
-        let Session { connection, mut writer, mut reader, .. } = session;
+        let Session { connection, mut writer, mut reader, protocol, .. } = session;
         let (ask, introduction) = oneshot::channel();
         self.heartbeats.mark_unchanged();
         self.events.send(Event::Introduce(ask)).await.ok()?;
-        let introduction = introduction.await.ok()?;
+        let (introduction, mut rates) = introduction.await.ok()?;
         if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
+            return Some(error.to_string());
+        }
+        if let Err(error) = tell_rates(&mut writer, protocol, &rates).await {
             return Some(error.to_string());
         }
         let mut sequence = 1;
@@ -181,7 +195,14 @@ impl Link {
                 changed = self.heartbeats.changed() => {
                     changed.ok()?;
                     let latest = self.heartbeats.borrow_and_update().clone();
-                    let Some(mut heartbeat) = latest else { continue };
+                    let Some(Beat { mut heartbeat, rates: now }) = latest else { continue };
+                    // Before the losses that come of them.
+                    if now != rates {
+                        rates = now;
+                        if let Err(error) = tell_rates(&mut writer, protocol, &rates).await {
+                            return Some(error.to_string());
+                        }
+                    }
                     heartbeat.sequence = sequence;
                     sequence += 1;
                     match writer.send(&FromAgent::Heartbeat(heartbeat)).await {
@@ -210,6 +231,18 @@ impl Link {
         }
         error.to_string()
     }
+}
+
+/// Says the learning rates to a master that knows the message.
+async fn tell_rates(
+    writer: &mut net::FrameWriter,
+    protocol: u16,
+    rates: &[RateReport],
+) -> Result<(), FrameError> {
+    if rates.is_empty() || protocol < PROTOCOL_OF_RATES {
+        return Ok(());
+    }
+    writer.send(&FromAgent::Rates(rates.to_vec())).await
 }
 
 fn words(lost: &Lost) -> String {

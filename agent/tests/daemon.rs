@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use model::agent::{
     AgentAnswer, AgentQuery, Desired, DesiredGeneration, Exit, FromAgent, Heartbeat, Introduction,
-    Launch, Order, TaskState, ToAgent,
+    Launch, Order, RateReport, TaskState, ToAgent,
 };
 use model::{Batch, Generation, JobId, Mode, OnDisconnect, Resources, Revision, Shape, Task};
 use net::pki::{Existing, Request, init_cluster};
@@ -232,6 +232,50 @@ async fn tasks_outlive_their_agent_and_are_taken_back_and_ended() {
     assert!(!tasks.values().any(|pid| lives(*pid)));
     session.writer.send(&desired(12, Vec::new())).await.unwrap();
     until(&mut session, |beat| beat.tasks.is_empty()).await;
+}
+
+/// A worker that says a learning rate as the package does.
+const SAYS_A_RATE: &str = r#"
+import os, socket, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+text = '{"v":1,"role":"worker","i":0,"t":"hello","learning_rate":0.05,"learning_rate_step":41}'
+s.sendto(text.encode(), os.environ["OPTIMUS_DIR"] + "/report.sock")
+time.sleep(1000)
+"#;
+
+/// The next message that is no heartbeat.
+async fn rates(session: &mut Session) -> Vec<RateReport> {
+    let search = async {
+        loop {
+            match session.reader.receive().await.unwrap() {
+                Some(FromAgent::Rates(rates)) => return rates,
+                Some(FromAgent::Heartbeat(_)) => {}
+                other => panic!("{other:?} in place of learning rates"),
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, search).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_learning_rate_is_told_once_to_each_master_that_knows_the_message() {
+    let mut world = world("binary-5");
+    world.start();
+    let (mut session, _) = world.connected().await;
+    let mut wanted = generation(Order::Start);
+    let script = "test $OPTIMUS_ROLE = worker && exec python3 -c \"$SAYS\"; exec sleep 1000";
+    wanted.launch.command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    wanted.launch.environment.insert("SAYS".to_owned(), SAYS_A_RATE.to_owned());
+    session.writer.send(&desired(10, vec![wanted])).await.unwrap();
+    let (job, generation) = (JobId(1), Generation(1));
+    let told = [RateReport { job, generation, worker: 0, step: 41, rate: 0.05 }];
+    assert_eq!(rates(&mut session).await, told);
+    for _ in 0..3 {
+        until(&mut session, |_| true).await;
+    }
+    session.connection.close(net::Close::Shutdown, "the master restarts");
+    let (mut session, _) = world.connected().await;
+    assert_eq!(rates(&mut session).await, told, "again to the next one");
 }
 
 #[tokio::test]

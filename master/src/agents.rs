@@ -45,7 +45,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     let first = tokio::time::timeout(INTRODUCTION, reader.receive::<FromAgent>()).await;
     let introduction = match first {
         Ok(Ok(Some(FromAgent::Introduction(introduction)))) => introduction,
-        Ok(Ok(Some(FromAgent::Heartbeat(_)))) => {
+        Ok(Ok(Some(FromAgent::Heartbeat(_) | FromAgent::Rates(_)))) => {
             let words = "the first frame of an agent must be its introduction";
             return end(&door, &connection, &node, id, End::Protocol(words.to_owned()));
         }
@@ -145,6 +145,17 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
     loop {
         let heartbeat = match reader.receive::<FromAgent>().await {
             Ok(Some(FromAgent::Heartbeat(heartbeat))) => Box::new(heartbeat),
+            Ok(Some(FromAgent::Rates(rates))) => {
+                // Told once only, so none is dropped: a flood waits.
+                while !rate.admits(door.clock.mono()) {
+                    tokio::time::sleep(Duration::from_millis(1000 / BEATS_PER_S)).await;
+                }
+                let input = Input::Rates { node: node.clone(), session: id, rates };
+                if door.inputs.send(input).await.is_err() {
+                    return End::Lost("the master is stopping".to_owned());
+                }
+                continue;
+            }
             Ok(Some(FromAgent::Introduction(_))) => {
                 return End::Protocol("a second introduction on one connection".to_owned());
             }

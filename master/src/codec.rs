@@ -84,6 +84,22 @@ mod tests {
         assert_eq!(decode(&[0], &META_V1).unwrap(), meta());
     }
 
+    /// Bytes as the first version with learning rates wrote them.
+    const RATES_V1: [u8; 21] = [1, 7, 5, 1, 0, 0, 0, 0, 0, 0, 89, 64, 0, 0, 0, 0, 0, 0, 224, 63, 1];
+
+    #[test]
+    fn learning_rates_are_a_record_of_their_own() {
+        let mark = control::record::RateMark { work: 100.0, rate: 0.5, stepped: true };
+        let record = Record::RatesV1(control::record::RateRecord {
+            job: model::JobId(5),
+            marks: vec![mark],
+        });
+        let key = record.key().bytes();
+        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        assert_eq!(ops, [Op { key: key.clone(), value: Some(RATES_V1.to_vec()) }]);
+        assert_eq!(decode(&key, &RATES_V1).unwrap(), record);
+    }
+
     #[test]
     fn what_does_not_belong_is_refused_in_words() {
         let mut longer = META_V1.to_vec();

@@ -226,6 +226,9 @@ impl Daemon {
             Input::Heartbeat { node, session, heartbeat } => {
                 self.step(Event::Heartbeat { node, session, heartbeat })
             }
+            Input::Rates { node, session, rates } => {
+                self.step(Event::Rates { node, session, rates })
+            }
             Input::Disconnected { node, session } => {
                 self.agents.remove(&session);
                 self.step(Event::NodeDisconnected { node, session })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control::event::SessionId;
-use model::agent::{AgentQuery, Desired, Heartbeat, Introduction};
+use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Change, Read, Refusal, Reply};
 use model::{JobId, NodeId};
 use net::Connection;
@@ -34,6 +34,7 @@ pub(crate) struct AgentHandle {
 pub(crate) enum Input {
     Connected { session: SessionId, handle: AgentHandle, introduction: Box<Introduction> },
     Heartbeat { node: NodeId, session: SessionId, heartbeat: Box<Heartbeat> },
+    Rates { node: NodeId, session: SessionId, rates: Vec<RateReport> },
     Disconnected { node: NodeId, session: SessionId },
     Change(Box<ChangeRequest>),
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::agent::{Desired, FromAgent, Heartbeat, Introduction, ToAgent};
+use model::agent::{Desired, FromAgent, Heartbeat, Introduction, RateReport, ToAgent};
 use model::client::{Answer, Call, Change, ErrorKind, Read, Reply, Request};
 use model::{BootId, Incarnation, JobId, Revision};
 use net::{Credentials, FrameError, Lost, ResetKeys, ServerOptions, Session, TlsFiles};
@@ -202,6 +202,30 @@ async fn a_malformed_frame_ends_its_own_session_alone_and_in_words() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn learning_rates_come_through_and_a_flood_of_them_waits() {
+    let mut world = World::new();
+    let (mut agent, id, _handle) = world.agent("n1").await;
+    // More than are let through at once; all of them come.
+    for step in 0..30 {
+        let rate = RateReport {
+            job: model::JobId(1),
+            generation: model::Generation(1),
+            worker: 0,
+            step,
+            rate: 0.1,
+        };
+        agent.writer.send(&FromAgent::Rates(vec![rate])).await.unwrap();
+    }
+    for step in 0..30 {
+        match world.input().await {
+            Input::Rates { session, rates, .. } => assert_eq!((session, rates[0].step), (id, step)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(world.counters.frames_malformed.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

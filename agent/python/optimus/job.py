@@ -15,6 +15,7 @@ from .checkpoint import Manifest
 from .control import Control, Request
 from .environment import Settings, SettingsError
 from .hold import Holder, Standing
+from .rates import RateWatch, rate_of
 from .report import Reporter
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Job:
         self._holder: Optional[Holder] = None
         self._watched: Optional[Control] = None
         self._epoch: Optional[Epoch] = None
+        self._rates = RateWatch()
         self._epoch_reports: Deque[Dict[str, Any]] = deque(maxlen=EPOCH_REPORTS_KEPT)
         self._batch: Optional[sampler.Batch] = None
         self._began = 0.0
@@ -339,11 +341,21 @@ class Job:
             batch.step, batch.epoch, loss, round(duration_s, 6),
             round(max(0.0, duration_s - waited_s), 6), batch.samples,
         ))
+        self._tell_rate(batch.step)
         if loop.epoch_over:
             self._end_epoch()
         if boundary:
             self._reporter.flush_stale()
             self._boundary()
+
+    def _tell_rate(self, step: int) -> None:
+        # All workers have the same one, and asynchronously only rank 0's counts.
+        if self._store is None or self.rank != 0:
+            return
+        news = self._rates.note(step, rate_of(self._store.optimizer))
+        if news is not None:
+            # With every later hello again, in case this one is lost.
+            self._reporter.hello(learning_rate_step=news[0], learning_rate=news[1])
 
     def _end_epoch(self) -> None:
         loop, epoch = self._sampler, self._epoch

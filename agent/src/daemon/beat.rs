@@ -1,7 +1,7 @@
 //! What the master is told.
 
 use model::Millis;
-use model::agent::{Exit, Heartbeat, Introduction, TaskReport, TaskState};
+use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
 
 use super::Agent;
 use crate::clock;
@@ -41,6 +41,12 @@ impl Agent {
             reports_dropped: self.reports_dropped,
             load: self.host.load(),
         }
+    }
+
+    /// The newest learning rate of each job that tells one.
+    pub(super) fn rates(&self) -> Vec<RateReport> {
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
+        telemetry.flat_map(|t| t.rate_reports()).collect()
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

@@ -1,7 +1,7 @@
 //! What the agent's loop is told.
 
 use model::CheckpointId;
-use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction};
+use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
 use tokio::sync::oneshot;
 
 use crate::ledger::Key;
@@ -12,8 +12,8 @@ use crate::telemetry::Datagram;
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A connection stands; it needs the introduction.
-    Introduce(oneshot::Sender<Introduction>),
+    /// A connection stands; it needs the introduction and the learning rates known.
+    Introduce(oneshot::Sender<(Introduction, Vec<RateReport>)>),
     /// Something came from the master, if only an acknowledgement.
     Contact,
     Disconnected,

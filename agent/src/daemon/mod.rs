@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired, Exit, Heartbeat};
+use model::agent::{AgentAnswer, AgentQuery, Desired, Exit};
 use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
@@ -26,6 +26,7 @@ use crate::obey::{Action, obey};
 use crate::probe::gpu::Gpus;
 use crate::probe::host::Host;
 use crate::procfs::Mark;
+use crate::session::Beat;
 use crate::systemd::Systemd;
 use crate::task::output::Logs;
 use crate::task::stop::Stop;
@@ -66,7 +67,7 @@ pub(crate) struct Agent {
     logs: Logs,
     rotating: bool,
     events: mpsc::Sender<Event>,
-    heartbeats: watch::Sender<Option<Heartbeat>>,
+    heartbeats: watch::Sender<Option<Beat>>,
     connected: bool,
     contact: Millis,
     contact_written: Millis,
@@ -140,7 +141,7 @@ pub(crate) struct Parts {
     pub(crate) node: NodeId,
     pub(crate) gpus: Gpus,
     pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) heartbeats: watch::Sender<Option<Heartbeat>>,
+    pub(crate) heartbeats: watch::Sender<Option<Beat>>,
 }
 
 impl Agent {
@@ -222,7 +223,7 @@ impl Agent {
                 self.due.beat = now.plus(self.settings.beat_ms);
                 self.in_contact(now);
                 // A session that has gone again meanwhile asks anew with the next one.
-                let _ = reply.send(self.introduction(now));
+                let _ = reply.send((self.introduction(now), self.rates()));
             }
             Event::Contact => self.in_contact(now),
             Event::Disconnected => self.connected = false,
@@ -360,7 +361,8 @@ impl Agent {
             if self.connected {
                 self.due.beat_sent = now;
                 let heartbeat = self.heartbeat(now);
-                self.heartbeats.send_replace(Some(heartbeat));
+                let beat = Beat { heartbeat, rates: self.rates() };
+                self.heartbeats.send_replace(Some(beat));
             }
         }
         self.systemd.alive(now);

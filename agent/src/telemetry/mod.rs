@@ -11,7 +11,9 @@ mod sums;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixDatagram;
 
-use model::agent::{CheckpointOrder, CheckpointReport, CheckpointState, EpochReport, WorkerReport};
+use model::agent::{
+    CheckpointOrder, CheckpointReport, CheckpointState, EpochReport, RateReport, WorkerReport,
+};
 use model::{CheckpointId, Millis, Role, Task};
 
 pub(crate) use report::printable;
@@ -47,6 +49,7 @@ pub(crate) struct Telemetry {
 struct Worker {
     sums: Sums,
     epochs: BTreeMap<u32, EpochReport>,
+    rate: Option<report::Rate>,
 }
 
 /// What a datagram changed.
@@ -132,19 +135,23 @@ impl Telemetry {
 
     fn worker(&mut self, index: u32, now: Millis) -> &mut Worker {
         let from_birth = self.from_birth;
-        self.workers
-            .entry(index)
-            .or_insert_with(|| Worker { sums: Sums::new(now, from_birth), epochs: BTreeMap::new() })
+        self.workers.entry(index).or_insert_with(|| Worker {
+            sums: Sums::new(now, from_birth),
+            epochs: BTreeMap::new(),
+            rate: None,
+        })
     }
 
     fn report(&mut self, task: Task, report: Report, now: Millis) -> Outcome {
         let worker = task.index;
         let urgent = match report {
-            Report::Hello { samples_per_epoch } => {
+            Report::Hello { samples_per_epoch, rate } => {
                 self.hellos.insert(task);
                 if task.role == Role::Worker {
-                    let sums = &mut self.worker(worker, now).sums;
+                    let worker = self.worker(worker, now);
+                    let sums = &mut worker.sums;
                     sums.samples_per_epoch = samples_per_epoch.or(sums.samples_per_epoch);
+                    worker.rate = rate.or(worker.rate);
                 }
                 return Outcome { hello: Some(task), ..Outcome::default() };
             }
@@ -274,6 +281,15 @@ impl Telemetry {
 
     pub(crate) fn epoch_reports(&self) -> impl Iterator<Item = EpochReport> + '_ {
         self.workers.values().flat_map(|worker| worker.epochs.values().copied())
+    }
+
+    /// The newest learning rate that each worker told; in practice the one of rank 0 does.
+    pub(crate) fn rate_reports(&self) -> impl Iterator<Item = RateReport> + '_ {
+        let Key { job, generation } = self.key;
+        self.workers.iter().filter_map(move |(&worker, known)| {
+            let report::Rate { step, rate } = known.rate?;
+            Some(RateReport { job, generation, worker, step, rate })
+        })
     }
 
     pub(crate) fn checkpoint_reports(&self) -> impl Iterator<Item = CheckpointReport> + '_ {

@@ -12,6 +12,8 @@ const STEPS_MAX: usize = 64;
 const STEP_S_MAX: f64 = 86_400.0;
 /// A loss beyond this is no number to add up: two of 1e308 are infinite.
 const LOSS_MAX: f64 = 1e100;
+/// A learning rate beyond this is an accident.
+const RATE_MAX: f64 = 1e30;
 /// Counts beyond this are not exact in JSON.
 const COUNT_MAX: u64 = 1 << 53;
 const ERROR_BYTES_MAX: usize = 2000;
@@ -23,6 +25,7 @@ const FILE_NAME_BYTES_MAX: usize = 255;
 pub(crate) enum Report {
     Hello {
         samples_per_epoch: Option<u64>,
+        rate: Option<Rate>,
     },
     /// In the order of sending. Malformed ones among them are only counted.
     Steps {
@@ -77,6 +80,13 @@ pub(crate) struct Step {
     pub(crate) samples: u64,
 }
 
+/// A learning rate, and the first step with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate {
+    pub(crate) step: u64,
+    pub(crate) rate: f64,
+}
+
 /// A datagram that cannot be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
@@ -112,6 +122,8 @@ struct Raw {
     role: String,
     i: u32,
     samples_per_epoch: Option<u64>,
+    learning_rate: Option<Number>,
+    learning_rate_step: Option<u64>,
     step: Option<u64>,
     epoch: Option<u32>,
     loss: Option<Number>,
@@ -194,7 +206,18 @@ fn text(raw: &Raw, bytes_max: usize) -> Result<String, Malformed> {
 fn hello(raw: &Raw) -> Result<Report, Malformed> {
     let samples_per_epoch =
         raw.samples_per_epoch.map(|samples| count(Some(samples))).transpose()?;
-    Ok(Report::Hello { samples_per_epoch: samples_per_epoch.filter(|samples| 0 < *samples) })
+    let samples_per_epoch = samples_per_epoch.filter(|samples| 0 < *samples);
+    Ok(Report::Hello { samples_per_epoch, rate: rate(raw)? })
+}
+
+/// A rate that is no positive number tells nothing of the loss's curve.
+fn rate(raw: &Raw) -> Result<Option<Rate>, Malformed> {
+    let (Some(rate), Some(step)) = (&raw.learning_rate, raw.learning_rate_step) else {
+        return Ok(None);
+    };
+    let rate = rate.value()?;
+    let step = count(Some(step))?;
+    Ok((0.0 < rate && rate <= RATE_MAX).then_some(Rate { step, rate }))
 }
 
 fn seconds(value: f64) -> Result<f64, Malformed> {
@@ -286,11 +309,26 @@ mod tests {
         for (rest, report) in [
             (
                 r#""t":"hello","pid":7,"samples_per_epoch":null"#,
-                Report::Hello { samples_per_epoch: None },
+                Report::Hello { samples_per_epoch: None, rate: None },
             ),
             (
                 r#""t":"hello","samples_per_epoch":1797"#,
-                Report::Hello { samples_per_epoch: Some(1797) },
+                Report::Hello { samples_per_epoch: Some(1797), rate: None },
+            ),
+            (
+                r#""t":"hello","learning_rate":0.05,"learning_rate_step":41"#,
+                Report::Hello {
+                    samples_per_epoch: None,
+                    rate: Some(Rate { step: 41, rate: 0.05 }),
+                },
+            ),
+            (
+                r#""t":"hello","learning_rate":"inf","learning_rate_step":41"#,
+                Report::Hello { samples_per_epoch: None, rate: None },
+            ),
+            (
+                r#""t":"hello","learning_rate":0.05,"learning_rate_step":null"#,
+                Report::Hello { samples_per_epoch: None, rate: None },
             ),
             (
                 r#""t":"epoch","epoch":3,"step":90,"loss_sum":1.5,"samples":64"#,
@@ -354,6 +392,8 @@ mod tests {
             r#""t":"saved","checkpoint":1,"step":1,"epoch":0,"epoch_position":0,
                "parts":[{"file":"../x","bytes":1,"crc32":1}]"#,
             r#""t":"error","error":7"#,
+            r#""t":"hello","learning_rate":"soon","learning_rate_step":1"#,
+            r#""t":"hello","learning_rate":1,"learning_rate_step":-1"#,
         ] {
             assert_eq!(worker(rest), Err(Malformed), "{rest}");
         }

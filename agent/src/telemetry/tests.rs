@@ -97,6 +97,19 @@ fn repeated_epochs_are_news_only_once_and_bounded() {
 }
 
 #[test]
+fn the_newest_learning_rate_is_kept_through_hellos_without_one() {
+    let mut world = world();
+    world.send(r#""t":"hello","pid":7"#);
+    assert_eq!(world.telemetry.rate_reports().count(), 0);
+    world.send(r#""t":"hello","learning_rate":0.1,"learning_rate_step":1"#);
+    world.send(r#""t":"hello","learning_rate":0.01,"learning_rate_step":301"#);
+    world.send(r#""t":"hello","pid":7"#);
+    let told: Vec<_> = world.telemetry.rate_reports().collect();
+    let (job, generation) = (model::JobId(1), model::Generation(1));
+    assert_eq!(told, [RateReport { job, generation, worker: 0, step: 301, rate: 0.01 }]);
+}
+
+#[test]
 fn checkpoint_reports_belong_to_the_present_order() {
     let mut world = world();
     let missed = r#""t":"missed","checkpoint":7,"step":101"#;

@@ -18,6 +18,21 @@ pub enum FromAgent {
     /// The first frame of every connection.
     Introduction(Introduction),
     Heartbeat(Heartbeat),
+    /// From protocol 2 on: the newest learning rate of each local job that tells one, after the
+    /// introduction and whenever one changes.
+    Rates(Vec<RateReport>),
+}
+
+/// A learning rate that a job trains with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RateReport {
+    pub job: JobId,
+    pub generation: Generation,
+    /// Who tells it.
+    pub worker: u32,
+    /// The first step with this rate, counted as in [`WorkerReport::step`].
+    pub step: u64,
+    pub rate: f64,
 }
 
 /// Who an agent is and what it holds. Its name comes from its certificate, never from here.

@@ -51,14 +51,38 @@ impl Bounds {
     }
 }
 
-/// When a job is done.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// When a job is done. Append-only: it is sent and kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Finish {
     /// The drop of the measured loss between epochs, divided by the largest epoch loss so far,
     /// stays below `threshold` for `patience` epochs (paper, section 2.1).
     Convergence { threshold: f64, patience: u32 },
     /// After this many epochs.
     Epochs(u32),
+    /// As `Convergence`, with the user's own curve of the loss in place of Eqn. (1), such as
+    /// `a/(k+b)+c`. The scheduler's parser knows what it may hold.
+    ConvergenceBy { threshold: f64, patience: u32, curve: String },
+}
+
+impl Finish {
+    /// Threshold and patience of a job that ends when it converges, by whatever curve.
+    #[must_use]
+    pub const fn convergence(&self) -> Option<(f64, u32)> {
+        match self {
+            Self::Convergence { threshold, patience }
+            | Self::ConvergenceBy { threshold, patience, .. } => Some((*threshold, *patience)),
+            Self::Epochs(_) => None,
+        }
+    }
+
+    /// The user's own curve.
+    #[must_use]
+    pub fn curve(&self) -> Option<&str> {
+        match self {
+            Self::ConvergenceBy { curve, .. } => Some(curve),
+            Self::Convergence { .. } | Self::Epochs(_) => None,
+        }
+    }
 }
 
 /// What happens to a job's tasks on a node that no longer answers: a cut and a death look alike.
@@ -158,6 +182,10 @@ pub const BATCH_MAX: u32 = 1 << 24;
 pub const CHECKPOINT_INTERVAL_S: (u32, u32) = (5, 86_400);
 pub const RESTARTS_MAX: u32 = 1000;
 pub const PATIENCE_MAX: u32 = 1000;
+/// A formula of a loss; the parser reads no longer one.
+pub const CURVE_BYTES_MAX: usize = 400;
+/// Where faults of a curve are shown.
+pub const CURVE_FIELD: &str = "convergence.curve";
 /// Prefixes that the agent sets itself; a job that set them could break its own generation.
 pub const RESERVED_ENVIRONMENT: [&str; 3] = ["OPTIMUS_", "DMLC_", "PS_"];
 
@@ -305,8 +333,10 @@ impl JobSpec {
     }
 
     fn check_finish(&self, faults: &mut Vec<Fault>) {
-        match self.finish {
-            Finish::Convergence { threshold, patience } => {
+        match &self.finish {
+            Finish::Convergence { threshold, patience }
+            | Finish::ConvergenceBy { threshold, patience, .. } => {
+                let (threshold, patience) = (*threshold, *patience);
                 if !threshold.is_finite() || threshold <= 0.0 || 1.0 <= threshold {
                     faults.push(Fault::new(
                         "convergence.threshold",
@@ -323,6 +353,7 @@ impl JobSpec {
                 }
             }
             Finish::Epochs(epochs) => {
+                let epochs = *epochs;
                 if epochs == 0 || self.epochs_max < epochs {
                     faults.push(Fault::new(
                         "epochs",
@@ -331,6 +362,15 @@ impl JobSpec {
                     ));
                 }
             }
+        }
+        if let Some(problem) =
+            self.finish.curve().and_then(|curve| text_problem(curve, CURVE_BYTES_MAX))
+        {
+            faults.push(Fault::new(
+                CURVE_FIELD,
+                problem,
+                format!("write a formula in k of at most {CURVE_BYTES_MAX} bytes"),
+            ));
         }
     }
 }
@@ -405,81 +445,4 @@ fn check_resources(field: &str, resources: &Resources, faults: &mut Vec<Fault>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn good() -> JobSpec {
-        JobSpec {
-            name: "digits".to_owned(),
-            command: vec!["python3".to_owned(), "train.py".to_owned()],
-            working_directory: "/srv".to_owned(),
-            framework: Framework::Mxnet,
-            mode: Mode::Sync,
-            batch: Batch::Global(64),
-            worker: Resources::new(1000, 1 << 28, 0),
-            server: Resources::new(500, 1 << 28, 0),
-            workers: Bounds { min: 1, max: 8 },
-            servers: Bounds { min: 1, max: 4 },
-            finish: Finish::Convergence { threshold: 0.01, patience: 3 },
-            epochs_max: 100,
-            checkpoint: "file:///srv/ckpt".to_owned(),
-            checkpoint_interval_s: 600,
-            environment: BTreeMap::new(),
-            priority: 1.0,
-            on_disconnect: OnDisconnect::Keep,
-            restarts_max: 5,
-            model_key: None,
-        }
-    }
-
-    #[test]
-    fn a_good_job_has_no_fault() {
-        assert_eq!(good().faults(), []);
-    }
-
-    #[test]
-    fn all_faults_come_at_once() {
-        let mut job = good();
-        job.name = "a\u{1b}[31m".to_owned();
-        job.command.clear();
-        job.priority = f64::NAN;
-        job.epochs_max = 0;
-        job.finish = Finish::Convergence { threshold: f64::INFINITY, patience: 0 };
-        job.workers = Bounds { min: 3, max: 2 };
-        job.checkpoint = "file:///srv/../etc".to_owned();
-        job.environment.insert("DMLC_ROLE".to_owned(), "worker".to_owned());
-        job.worker.cpus_milli = u64::MAX;
-        let fields: Vec<_> = job.faults().into_iter().map(|fault| fault.field).collect();
-        for field in [
-            "name",
-            "command",
-            "priority",
-            "epochs_max",
-            "convergence.threshold",
-            "convergence.patience",
-            "workers",
-            "checkpoint",
-            "environment.DMLC_ROLE",
-            "worker.cpus",
-        ] {
-            assert!(fields.iter().any(|found| found == field), "{field} missing in {fields:?}");
-        }
-    }
-
-    #[test]
-    fn odd_names_are_refused_and_plain_unicode_is_taken() {
-        for (name, taken) in [
-            ("café 漢字 🚂", true),
-            ("", false),
-            ("  ", false),
-            ("a\nb", false),
-            ("a\tb", false),
-            ("a\0b", false),
-            ("a\u{202e}b", false),
-        ] {
-            let mut job = good();
-            job.name = name.to_owned();
-            assert_eq!(job.faults().is_empty(), taken, "{name:?}");
-        }
-    }
-}
+mod tests;

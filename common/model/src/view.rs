@@ -72,7 +72,7 @@ pub struct JobDetail {
     pub paused_s: f64,
 }
 
-/// Eqn. (1) as fitted, k in steps.
+/// Eqn. (1) as fitted, k in steps; `beta` is zeros where the job has a curve of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossFitView {
     pub beta: [f64; 3],

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use model::job::CURVE_FIELD;
 use model::units::cpus_milli;
 use model::{Batch, Bounds, Fault, Finish, Framework, JobSpec, Mode, OnDisconnect, Resources};
+use scheduler::estimate::loss::Curve;
 
 use crate::failure::Located;
 use crate::keys::{Document, Key, Value, Want};
@@ -12,7 +14,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 30] = [
+pub(crate) const KEYS: [Key; 31] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -42,6 +44,7 @@ pub(crate) const KEYS: [Key; 30] = [
     Key::optional("server.count.max", COUNT),
     Key::optional("convergence.threshold", Want::Decimal),
     Key::optional("convergence.patience", COUNT),
+    Key::optional(CURVE_FIELD, Want::Text),
     Key::optional("environment", Want::FreeTexts),
 ];
 
@@ -64,11 +67,23 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<JobSpec, Vec<Located>> 
     let mut document = reader.document;
     if !document.broken {
         let before = document.faults.clone();
-        for fault in spec.faults().into_iter().map(in_file_words) {
+        let mut faults = spec.faults();
+        faults.extend(curve_fault(&spec, &faults));
+        for fault in faults.into_iter().map(in_file_words) {
             document.add_unless(&before, fault);
         }
     }
     if document.faults.is_empty() { Ok(spec) } else { Err(document.sorted()) }
+}
+
+/// What is wrong with the syntax of the job's own curve.
+fn curve_fault(spec: &JobSpec, others: &[Fault]) -> Option<Fault> {
+    if others.iter().any(|fault| fault.field == CURVE_FIELD) {
+        return None;
+    }
+    let problem = Curve::parse(spec.finish.curve()?).err()?;
+    let remedy = "write a formula in the step k, such as \"a/(k+b)+c\", or remove it";
+    Some(Fault::new(CURVE_FIELD, problem, remedy))
 }
 
 /// The job's fields are named as in the file.
@@ -105,7 +120,7 @@ impl Reader {
         };
         let batch = self.batch();
         let finish = self.finish();
-        let epochs_max = self.epochs_max(finish);
+        let epochs_max = self.epochs_max(&finish);
         let batch_max = match (mode, batch) {
             (Mode::Sync, Batch::Global(samples)) if samples > 0 => samples,
             (Mode::Sync | Mode::Async, Batch::Global(_) | Batch::PerWorker(_)) => u32::MAX,
@@ -220,19 +235,21 @@ impl Reader {
         if let Some(epochs) = self.count("epochs") {
             return Finish::Epochs(epochs);
         }
-        Finish::Convergence {
-            threshold: self.decimal("convergence.threshold").unwrap_or(0.01),
-            patience: self.count("convergence.patience").unwrap_or(PATIENCE),
+        let threshold = self.decimal("convergence.threshold").unwrap_or(0.01);
+        let patience = self.count("convergence.patience").unwrap_or(PATIENCE);
+        match self.text(CURVE_FIELD) {
+            Some(curve) => Finish::ConvergenceBy { threshold, patience, curve },
+            None => Finish::Convergence { threshold, patience },
         }
     }
 
-    fn epochs_max(&mut self, finish: Finish) -> u32 {
+    fn epochs_max(&mut self, finish: &Finish) -> u32 {
         if let Some(epochs) = self.count("epochs_max") {
             return epochs;
         }
         match finish {
-            Finish::Epochs(epochs) => epochs,
-            Finish::Convergence { .. } => {
+            Finish::Epochs(epochs) => *epochs,
+            Finish::Convergence { .. } | Finish::ConvergenceBy { .. } => {
                 if !self.document.has("epochs_max") {
                     self.fault(
                         "epochs_max",

@@ -2,7 +2,9 @@
 //! the same path without its last step.
 
 use model::client::{Answer, Change, ErrorKind, Refusal, Reply};
-use model::{Bounds, CheckpointId, JobId, JobSpec, NodeId, Shape};
+use model::job::CURVE_FIELD;
+use model::{Bounds, CheckpointId, Fault, JobId, JobSpec, NodeId, Shape};
+use scheduler::estimate::loss::Curve;
 
 use crate::command::Command;
 use crate::event::RequestKey;
@@ -33,6 +35,18 @@ pub(crate) struct Resize {
 const RESIZES_MAX: usize = 64;
 const REQUEST_ID_MAX: usize = 128;
 const DRY_RUN: &str = "dry run: nothing was changed";
+
+/// Everything wrong with a job, the syntax of its own curve included.
+fn faults_of(spec: &JobSpec) -> Vec<Fault> {
+    let mut faults = spec.faults();
+    if !faults.iter().any(|fault| fault.field == CURVE_FIELD)
+        && let Some(Err(problem)) = spec.finish.curve().map(Curve::parse)
+    {
+        let remedy = "write a formula in the step k, such as a/(k+b)+c, or remove it";
+        faults.push(Fault::new(CURVE_FIELD, problem, remedy));
+    }
+    faults
+}
 
 fn conflict(message: String, hint: &str) -> Refusal {
     Refusal::new(ErrorKind::Conflict, message, hint)
@@ -118,7 +132,7 @@ impl Control {
                 return Ok(Answer::Submitted { job, created: false, submitted_s_ago: age });
             }
         }
-        let faults = spec.faults();
+        let faults = faults_of(&spec);
         if !faults.is_empty() {
             let mut refusal = Refusal::new(
                 ErrorKind::Invalid,

@@ -88,9 +88,9 @@ fn launch(job: &Job, life: &Life, node: &NodeId) -> Launch {
         mode: spec.mode,
         batch: spec.batch,
         // The script's loop ends where the job does.
-        epochs_max: match spec.finish {
-            Finish::Epochs(epochs) => epochs.min(spec.epochs_max),
-            Finish::Convergence { .. } => spec.epochs_max,
+        epochs_max: match &spec.finish {
+            Finish::Epochs(epochs) => spec.epochs_max.min(*epochs),
+            Finish::Convergence { .. } | Finish::ConvergenceBy { .. } => spec.epochs_max,
         },
         shape: life.shape(),
         tasks: life.placement.tasks_on(node).into_iter().collect(),

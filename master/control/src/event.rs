@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::agent::{Heartbeat, Introduction};
+use model::agent::{Heartbeat, Introduction, RateReport};
 use model::client::Change;
 use model::{CheckpointId, Generation, JobId, NodeId, UnixMs};
 use scheduler::plan::Plan;
@@ -29,6 +29,12 @@ pub enum Event {
         node: NodeId,
         session: SessionId,
         heartbeat: Box<Heartbeat>,
+    },
+    /// Learning rates of the jobs on a node.
+    Rates {
+        node: NodeId,
+        session: SessionId,
+        rates: Vec<RateReport>,
     },
     NodeDisconnected {
         node: NodeId,

@@ -30,6 +30,7 @@ pub enum Record {
     NodeV1(NodeRecord),
     SpeedV1(SpeedRecord),
     PortsV1 { host: String, ports: HostPorts },
+    RatesV1(RateRecord),
 }
 
 /// Where an entry lies.
@@ -42,6 +43,7 @@ pub enum Key {
     Node(NodeId),
     Speed(SpeedKey),
     Ports(String),
+    Rates(JobId),
 }
 
 impl Key {
@@ -59,6 +61,7 @@ impl Key {
             Self::Speed(SpeedKey::Job(job)) => number(5, job.0),
             Self::Speed(SpeedKey::Model { key, rule }) => text(6, &format!("{rule} {key}")),
             Self::Ports(host) => text(7, host),
+            Self::Rates(job) => number(8, job.0),
         }
     }
 }
@@ -74,6 +77,7 @@ impl Record {
             Self::NodeV1(node) => Key::Node(node.id.clone()),
             Self::SpeedV1(speed) => Key::Speed(speed.key.clone()),
             Self::PortsV1 { host, .. } => Key::Ports(host.clone()),
+            Self::RatesV1(rates) => Key::Rates(rates.job),
         }
     }
 }
@@ -165,6 +169,22 @@ pub struct EpochMark {
     pub step: u64,
     pub work: f64,
     pub loss: f64,
+}
+
+/// Learning rates that a job announced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RateRecord {
+    pub job: JobId,
+    pub marks: Vec<RateMark>,
+}
+
+/// A learning rate, and the work from which it holds, in the unit of [`Progress::work`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RateMark {
+    pub work: f64,
+    pub rate: f64,
+    /// Far from the one before: the loss falls along another curve from here.
+    pub stepped: bool,
 }
 
 /// A checkpoint that can be resumed from.
@@ -280,6 +300,7 @@ mod tests {
             model("sync global 64", "a"),
             model("sync global 64", "b"),
             Key::Ports("10.0.0.1".to_owned()),
+            Key::Rates(JobId(2)),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");

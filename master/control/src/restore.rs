@@ -15,9 +15,10 @@ use crate::event::{Now, Refused};
 use crate::job::Job;
 use crate::job::live::Live;
 use crate::job::phase::{Phase, Wait};
+use crate::job::rates::Rates;
 use crate::job::speed::Speed;
 use crate::node::Node;
-use crate::record::{JobRecord, Meta, NodeRecord, Record};
+use crate::record::{JobRecord, Meta, NodeRecord, RateRecord, Record};
 use crate::room::demand;
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -70,6 +71,7 @@ impl Control {
         let records = restored.len();
         let mut control = Self::empty(settings, now);
         let mut jobs = Vec::new();
+        let mut rates = Vec::new();
         for record in restored {
             match record {
                 Record::MetaV1(found) => meta = Some(found),
@@ -89,6 +91,7 @@ impl Control {
                 Record::PortsV1 { host, ports } => {
                     control.ports.insert(host, ports);
                 }
+                Record::RatesV1(record) => rates.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -103,6 +106,11 @@ impl Control {
         control.out.meta = true;
         for job in jobs {
             control.restore_job(job);
+        }
+        for RateRecord { job, marks } in rates {
+            if let Some(job) = control.jobs.get_mut(&job) {
+                job.rates = Rates::restored(marks);
+            }
         }
         control.await_nodes();
         let starts = control.meta.starts;

@@ -12,7 +12,7 @@ use crate::job::speed::Speed;
 use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
-use crate::record::{Key, Meta, Record, RoundRecord, SpeedKey, Write};
+use crate::record::{Key, Meta, RateRecord, Record, RoundRecord, SpeedKey, Write};
 use crate::round::Rounding;
 use crate::settings::Settings;
 use crate::timers::{Timer, Timers};
@@ -57,6 +57,7 @@ pub(crate) struct Out {
     pub(crate) nodes: BTreeSet<NodeId>,
     pub(crate) speeds: BTreeSet<SpeedKey>,
     pub(crate) ports: BTreeSet<String>,
+    pub(crate) rates: BTreeSet<JobId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -83,6 +84,7 @@ impl Control {
             Event::Heartbeat { node, session, heartbeat } => {
                 self.on_heartbeat(&node, session, *heartbeat);
             }
+            Event::Rates { node, session, rates } => self.on_rates(&node, session, rates),
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
             Event::Change { request, user, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };
@@ -274,6 +276,12 @@ impl Control {
                 put(Record::JobV1(Box::new(job.record.clone())));
             }
         }
+        for id in &out.rates {
+            if let Some(job) = self.jobs.get(id) {
+                let marks = job.rates.marks().to_vec();
+                put(Record::RatesV1(RateRecord { job: *id, marks }));
+            }
+        }
         for id in &out.rounds {
             if let Some(round) = self.rounds.get(id) {
                 put(Record::RoundV1(Box::new(round.clone())));
@@ -334,6 +342,10 @@ impl Control {
         self.out.settle.remove(&id);
         self.timers.cancel_job(id);
         self.out.deleted.push(Key::Job(id));
+        self.out.rates.remove(&id);
+        if !job.rates.marks().is_empty() {
+            self.out.deleted.push(Key::Rates(id));
+        }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {
             self.out.speeds.remove(&own);

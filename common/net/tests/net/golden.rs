@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use model::agent::{
     AgentAnswer, AgentQuery, CheckpointOrder, CheckpointReport, CheckpointState, Desired,
     DesiredGeneration, EpochReport, Exit, FromAgent, GpuReport, Heartbeat, Introduction, Launch,
-    LossWindow, NodeLoad, Order, Part, TaskReport, TaskState, ToAgent, WorkerReport,
+    LossWindow, NodeLoad, Order, Part, RateReport, TaskReport, TaskState, ToAgent, WorkerReport,
 };
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
 use model::{
@@ -210,6 +210,8 @@ fn from_agent() {
         INTRODUCTION,
     );
     recorded(&FromAgent::Heartbeat(heartbeat()), HEARTBEAT);
+    let rate = RateReport { job: JOB, generation: GENERATION, worker: 1, step: 300, rate: 0.5 };
+    recorded(&FromAgent::Rates(vec![rate]), RATES);
 }
 
 #[test]
@@ -241,6 +243,8 @@ fn requests() {
         },
         SUBMIT,
     );
+    let curve = "a/(k+b)+c".to_owned();
+    recorded(&Finish::ConvergenceBy { threshold: 0.01, patience: 3, curve }, OWN_CURVE);
     let read = Read::Events { job: Some(JOB), after: 300, limit: 20 };
     recorded(&Request { dry_run: true, reason: None, call: Call::Read(read) }, READ_EVENTS);
 }
@@ -256,6 +260,10 @@ fn replies() {
     recorded(&Reply::Ok(Answer::SnapshotPiece(vec![1, 2, 3])), PIECE);
 }
 
+/// Since protocol 2.
+const RATES: &str = "02010c0301fb2c01000000000000e03f";
+/// Since protocol 2.
+const OWN_CURVE: &str = "027b14ae47e17a843f0309612f286b2b62292b63";
 const INTRODUCTION: &str = "000403622d31136f7074696d75732d6167656e7420302e312e30fd0068e5cf8b0100000831302e30 \
     2e302e37fbd00700000000000000000000000000000000000000000000000000000000000000";
 const HEARTBEAT: &str = "0107fd0500000002000000fb803efd00000000100000000201076c6963656e636501000000000000 \

@@ -17,7 +17,7 @@ async fn both_sides_know_who_the_other_is() {
         let seen = master.connection.identity();
         assert_eq!((seen.role, seen.name.as_str()), (role, name));
         assert_eq!(peer.connection.identity().to_string(), "master m1");
-        assert_eq!((master.protocol, peer.protocol), (1, 1));
+        assert_eq!((master.protocol, peer.protocol), (2, 2));
         assert_eq!((master.cluster.as_str(), peer.cluster.as_str()), ("test", "test"));
         assert_eq!(master.software, "optimus-agent 0.1.0");
         assert_eq!(peer.software, "optimus-master 0.1.0");
@@ -117,7 +117,7 @@ async fn versions_out_of_range_are_refused_in_words_on_both_sides() {
     let mut later = options();
     later.versions = 3..=4;
     for (server, offered, said) in [
-        (world.server(), 7..=9, "speaks protocol 1 to 1, you speak 7 to 9: upgrade the master"),
+        (world.server(), 7..=9, "speaks protocol 1 to 2, you speak 7 to 9: upgrade the master"),
         (world.server_with(later), 1..=2, "3 to 4, you speak 1 to 2: upgrade the agent"),
     ] {
         let mut how = agent_options();
@@ -141,6 +141,15 @@ async fn the_newest_common_version_is_spoken() {
     how.versions = 2..=3;
     let (master, peer) = meet(&server, &world.credentials(Role::Agent, "n1"), &how).await;
     assert_eq!((master.unwrap().protocol, peer.unwrap().protocol), (3, 3));
+    // An agent of the first release meets this build's master, and the other way round.
+    for (of_master, of_agent) in [(1..=2, 1..=1), (1..=1, 1..=2)] {
+        let mut old = options();
+        old.versions = of_master;
+        let server = world.server_with(old);
+        how.versions = of_agent;
+        let (master, peer) = meet(&server, &world.credentials(Role::Agent, "n1"), &how).await;
+        assert_eq!((master.unwrap().protocol, peer.unwrap().protocol), (1, 1));
+    }
 }
 
 #[tokio::test]

@@ -65,10 +65,12 @@ pub(crate) struct SpecJson {
     pub model_key: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ConvergenceJson {
     pub threshold: f64,
     pub patience: u32,
+    /// The user's own curve in place of Eqn. (1).
+    pub curve: Option<String>,
 }
 
 impl From<&JobSpec> for SpecJson {
@@ -77,11 +79,13 @@ impl From<&JobSpec> for SpecJson {
             Batch::Global(samples) => (Some(samples), None),
             Batch::PerWorker(samples) => (None, Some(samples)),
         };
-        let (convergence, epochs) = match spec.finish {
-            Finish::Convergence { threshold, patience } => {
-                (Some(ConvergenceJson { threshold, patience }), None)
-            }
-            Finish::Epochs(epochs) => (None, Some(epochs)),
+        let convergence = spec.finish.convergence().map(|(threshold, patience)| {
+            let curve = spec.finish.curve().map(str::to_owned);
+            ConvergenceJson { threshold, patience, curve }
+        });
+        let epochs = match spec.finish {
+            Finish::Epochs(epochs) => Some(epochs),
+            Finish::Convergence { .. } | Finish::ConvergenceBy { .. } => None,
         };
         Self {
             command: spec.command.clone(),
@@ -110,7 +114,7 @@ impl From<&JobSpec> for SpecJson {
     }
 }
 
-/// Eqn. (1) as fitted.
+/// Eqn. (1) as fitted; `beta` is zeros where the job has a curve of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct LossFitJson {
     pub beta: [f64; 3],

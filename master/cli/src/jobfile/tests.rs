@@ -75,6 +75,33 @@ fn every_optional_key_is_read() {
 }
 
 #[test]
+fn a_curve_of_the_users_own_is_read_and_its_syntax_checked() {
+    let own = |curve: &str| GOOD.replace("patience = 3", &format!("patience = 4\ncurve = {curve}"));
+    let curve = "a/(k+b)+c".to_owned();
+    let job = read(&own("'a/(k+b)+c'")).unwrap();
+    assert_eq!(job.finish, Finish::ConvergenceBy { threshold: 0.01, patience: 4, curve });
+    let line = own("").lines().position(|line| line.starts_with("curve")).unwrap() + 1;
+    for (curve, words) in [
+        ("'a/(k+b'", "character "),
+        ("'2k'", "write 2*k"),
+        ("'0.5'", "no free constant"),
+        ("''", "is empty"),
+        ("7", "is a number, not a text"),
+    ] {
+        // Beside another fault, and once.
+        let found = faults(&own(curve).replace("patience = 4", "patience = 0"));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("convergence.patience"), "{found:?}");
+        let start = format!("{line} convergence.curve: ");
+        assert!(found[1].starts_with(&start) && found[1].contains(words), "{found:?}");
+    }
+    let long = faults(&own(&format!("'{}a'", "a+".repeat(300))));
+    assert_eq!(long.len(), 1, "{long:?}");
+    let alone = own("'a/k'").replace("threshold = 0.01\n", "");
+    assert!(faults(&alone)[0].contains("convergence.threshold: is missing"));
+}
+
+#[test]
 fn a_job_of_so_many_epochs_needs_no_convergence() {
     let start = GOOD.split("[convergence]").next().unwrap();
     let job = read(&start.replace("epochs_max = 60", "epochs = 7")).unwrap();

@@ -110,10 +110,12 @@ fn whole(value: f64) -> String {
 fn progress(job: &JobDetailJson) -> Block {
     let losses: Vec<f64> = job.epochs.iter().map(|epoch| epoch.loss).collect();
     let of_max = |epoch: u32| format!("{epoch} of at most {}", job.spec.epochs_max);
+    let own = job.spec.convergence.as_ref().and_then(|rule| rule.curve.as_deref());
     let fit = job.loss_fit.map(|fit| {
         let [b0, b1, b2] = fit.beta.map(number);
         let (rmse, points) = (number(fit.rmse), fit.points);
-        format!("1/({b0}·k + {b1}) + {b2}, rmse {rmse} over {points} points")
+        let curve = own.map_or_else(|| format!("1/({b0}·k + {b1}) + {b2}"), str::to_owned);
+        format!("{curve}, rmse {rmse} over {points} points")
     });
     Block::facts(
         "progress",
@@ -222,7 +224,7 @@ fn spec(job: &JobDetailJson) -> Block {
         (None, Some(samples)) => format!("{samples} samples for each worker"),
         (None, None) => String::new(),
     };
-    let finish = match (spec.convergence, spec.epochs) {
+    let finish = match (&spec.convergence, spec.epochs) {
         (Some(rule), _) => format!(
             "loss drops by less than {} of its largest for {} epochs",
             percent_fine(rule.threshold),

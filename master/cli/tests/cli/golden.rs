@@ -4,6 +4,10 @@
 
 use std::path::Path;
 
+use model::Finish;
+use model::client::Answer;
+use model::view::LossFitView;
+
 use crate::fake::Fake;
 use crate::views;
 
@@ -58,6 +62,25 @@ fn output_is_as_recorded() {
         assert_eq!(ran.err, "", "{words}");
         compare(file, &ran.out);
     }
+}
+
+#[test]
+fn a_job_with_a_curve_of_its_own_shows_it() {
+    let fake = Fake::start(|_| {
+        let mut detail = views::detail();
+        let curve = "a/(k+b)+c".to_owned();
+        detail.spec.finish = Finish::ConvergenceBy { threshold: 0.01, patience: 3, curve };
+        detail.loss_fit = detail.loss_fit.map(|fit| LossFitView { beta: [0.0; 3], ..fit });
+        Ok(Answer::Job(Box::new(detail))).into()
+    });
+    let json = fake.run("show j1 -o json").json();
+    let rule = serde_json::json!({"threshold": 0.01, "patience": 3, "curve": "a/(k+b)+c"});
+    assert_eq!(json["spec"]["convergence"], rule);
+    let text = fake.run("show j1").out;
+    let predicted = "progress.loss_predicted_by\ta/(k+b)+c, rmse 0.002 over 11 points";
+    assert!(text.lines().any(|line| line == predicted), "{text}");
+    let done = "job.done_when\tloss drops by less than 1% of its largest for 3 epochs";
+    assert!(text.lines().any(|line| line == done), "{text}");
 }
 
 #[test]

@@ -125,10 +125,11 @@ pub(crate) fn epochs_done(progress: &Progress) -> u32 {
 pub(crate) fn ended_by_epochs(job: &Job) -> Option<String> {
     let progress = job.progress();
     let last = progress.epochs.last()?;
-    match job.spec().finish {
-        Finish::Convergence { threshold, patience } => {
+    match &job.spec().finish {
+        Finish::Convergence { threshold, patience }
+        | Finish::ConvergenceBy { threshold, patience, .. } => {
             let losses: Vec<f64> = progress.epochs.iter().map(|mark| mark.loss).collect();
-            converged(&losses, threshold, patience).then(|| {
+            converged(&losses, *threshold, *patience).then(|| {
                 format!(
                     "converged: for {patience} epochs the loss fell by less than {threshold} of \
                      its largest; loss {:.6} after epoch {}",
@@ -136,7 +137,7 @@ pub(crate) fn ended_by_epochs(job: &Job) -> Option<String> {
                 )
             })
         }
-        Finish::Epochs(epochs) => (epochs_done(progress) >= epochs)
+        Finish::Epochs(epochs) => (epochs_done(progress) >= *epochs)
             .then(|| format!("ran its {epochs} epochs; loss {:.6}", last.loss)),
     }
 }
@@ -156,12 +157,14 @@ pub(crate) fn ended(job: &Job) -> Option<String> {
         let reports = live.workers.values().map(|worker| &worker.report);
         let epoch = reports.map(|report| report.epoch).max().unwrap_or(0);
         let reached = |epochs: u32| epoch.saturating_add(1) >= epochs;
-        Some(match job.spec().finish {
-            Finish::Convergence { .. } if reached(job.spec().epochs_max) => {
+        Some(match &job.spec().finish {
+            Finish::Convergence { .. } | Finish::ConvergenceBy { .. }
+                if reached(job.spec().epochs_max) =>
+            {
                 "epochs_max reached without convergence".to_owned()
             }
-            Finish::Epochs(epochs) if reached(epochs) => format!("ran its {epochs} epochs"),
-            Finish::Convergence { .. } | Finish::Epochs(_) => {
+            Finish::Epochs(epochs) if reached(*epochs) => format!("ran its {epochs} epochs"),
+            Finish::Convergence { .. } | Finish::ConvergenceBy { .. } | Finish::Epochs(_) => {
                 format!("the script ended its training by itself in epoch {epoch}")
             }
         })

@@ -7,6 +7,7 @@ pub(crate) mod live;
 pub mod phase;
 pub(crate) mod profile;
 pub(crate) mod progress;
+pub(crate) mod rates;
 pub(crate) mod rescale;
 pub(crate) mod restart;
 pub(crate) mod speed;
@@ -14,10 +15,11 @@ pub(crate) mod start;
 
 use model::reason::PhaseName;
 use model::{Generation, JobId, JobSpec, Millis, Placement, Shape, UnixMs};
-use scheduler::estimate::loss::LossFit;
+use scheduler::estimate::loss::{Curve, LossFit};
 
 use crate::job::live::Live;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
+use crate::job::rates::Rates;
 use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SpeedKey, Wish};
 
 /// Decisions, faults and old placements kept of a job.
@@ -38,7 +40,12 @@ pub(crate) struct Job {
     pub(crate) publishing: Option<CheckpointRecord>,
     /// The instant of the last step before the generation now starting.
     pub(crate) gap_since: Option<Millis>,
-    /// The fit of Eqn. (1), for this many loss points.
+    /// Learning rates that it announced; kept in a record of their own.
+    pub(crate) rates: Rates,
+    /// The user's own curve, parsed once. One that an older build took and this one does not read
+    /// leaves Eqn. (1).
+    pub(crate) curve: Option<Curve>,
+    /// The fit of Eqn. (1) or of the user's curve, for this many loss points.
     pub(crate) loss_fit: Option<Result<LossFit, String>>,
     pub(crate) loss_fit_points: usize,
     pub(crate) loss_fit_at: Millis,
@@ -46,6 +53,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(record: JobRecord, arrival: Millis) -> Self {
+        let curve = record.spec.finish.curve().and_then(|curve| Curve::parse(curve).ok());
         Self {
             record,
             live: None,
@@ -54,6 +62,8 @@ impl Job {
             decision: None,
             publishing: None,
             gap_since: None,
+            rates: Rates::default(),
+            curve,
             loss_fit: None,
             loss_fit_points: 0,
             loss_fit_at: arrival,

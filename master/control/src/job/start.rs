@@ -101,6 +101,8 @@ impl Control {
         }
         job.loss_fit_points = usize::MAX;
         job.loss_fit = None;
+        self.rewind_rates(id, resume.as_ref().map_or(0.0, |from| from.work));
+        let job = self.job_mut(id);
         job.record.started = job.record.started.or(Some(unix));
         if place.origin == Origin::Queue {
             // It waited for a place, which is nobody's pause.

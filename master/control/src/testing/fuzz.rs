@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::agent::{
     CheckpointReport, CheckpointState, EpochReport, Exit, Heartbeat, Introduction, LossWindow,
-    Part, TaskReport, TaskState, WorkerReport,
+    Part, RateReport, TaskReport, TaskState, WorkerReport,
 };
 use model::client::{Change, Read};
 use model::{
@@ -98,6 +98,12 @@ fn epoch_report() -> impl Strategy<Value = EpochReport> {
             samples,
         },
     )
+}
+
+fn rate_report() -> impl Strategy<Value = RateReport> {
+    (name(), 0..4_u32, count(), number()).prop_map(|((job, generation), worker, step, rate)| {
+        RateReport { job, generation, worker, step, rate }
+    })
 }
 
 fn checkpoint_report() -> impl Strategy<Value = CheckpointReport> {
@@ -224,6 +230,7 @@ enum Blow {
     Tick,
     Connect(u32, u64, Introduction),
     Beat(u32, u64, Heartbeat),
+    Rates(u32, u64, Vec<RateReport>),
     Disconnect(u32, u64),
     Change(Change, bool),
     /// A plan drawn at random, for the round in flight.
@@ -239,6 +246,8 @@ fn blow() -> impl Strategy<Value = Blow> {
         2 => Just(Blow::Tick),
         1 => (0..4_u32, 0..40_u64, introduction()).prop_map(|(n, s, i)| Blow::Connect(n, s, i)),
         4 => (0..4_u32, 0..40_u64, heartbeat()).prop_map(|(n, s, b)| Blow::Beat(n, s, b)),
+        1 => (0..4_u32, 0..40_u64, proptest::collection::vec(rate_report(), 0..4))
+            .prop_map(|(n, s, r)| Blow::Rates(n, s, r)),
         1 => (0..4_u32, 0..40_u64).prop_map(|(n, s)| Blow::Disconnect(n, s)),
         3 => (change(), any::<bool>()).prop_map(|(c, dry)| Blow::Change(c, dry)),
         3 => plan().prop_map(Blow::Plan),
@@ -270,6 +279,10 @@ fn strike(world: &mut World, blow: Blow, requests: &mut u64) {
             let session = session(world, node, drawn);
             let heartbeat = Box::new(heartbeat);
             let _ = world.control.step(now, Event::Heartbeat { node: n(node), session, heartbeat });
+        }
+        Blow::Rates(node, drawn, rates) => {
+            let session = session(world, node, drawn);
+            let _ = world.control.step(now, Event::Rates { node: n(node), session, rates });
         }
         Blow::Disconnect(node, drawn) => {
             let session = session(world, node, drawn);
@@ -325,6 +338,10 @@ impl World {
         records
             .extend(control.rounds.values().map(|round| Record::RoundV1(Box::new(round.clone()))));
         records.extend(control.nodes.values().map(|node| Record::NodeV1(node.record.clone())));
+        records.extend(control.jobs.iter().map(|(id, job)| {
+            let marks = job.rates.marks().to_vec();
+            Record::RatesV1(crate::record::RateRecord { job: *id, marks })
+        }));
         let ports: BTreeMap<_, _> = control.ports.clone();
         records.extend(ports.into_iter().map(|(host, ports)| Record::PortsV1 { host, ports }));
         records

@@ -3,6 +3,7 @@
 
 mod agent;
 mod chaos;
+mod curves;
 mod faults;
 mod fuzz;
 mod restarts;
