@@ -306,7 +306,7 @@ fn lacks(room: &Room, job: usize, shape: Shape) -> bool {
 
 impl Scratch {
     fn look_near(&mut self, room: &Room, job: usize, view: View, count: usize) {
-        let visits = VISITS_EACH * count;
+        let visits = count.saturating_mul(VISITS_EACH);
         let (candidates, _) = room.candidates(job, view, count, visits);
         self.near.clear(room.demand(job));
         for node in candidates {

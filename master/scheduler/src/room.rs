@@ -375,7 +375,7 @@ impl Room {
                 |node: &usize| takes(*node, demand.worker()) || takes(*node, demand.server());
             return (open.filter(either).collect(), true);
         }
-        let mut chosen = Vec::with_capacity((2 * count).min(self.open.len()));
+        let mut chosen = Vec::with_capacity(count.saturating_mul(2).min(self.open.len()));
         let mut are_all = true;
         for need in [demand.worker(), demand.server()] {
             // Who needs nothing special leaves nodes that have it to those who do, if it can.

@@ -302,3 +302,29 @@ fn a_large_cluster_is_read() {
     let plan = Folder::of(&json!([nodes]), &json!([small("a")])).planned("");
     assert_eq!(plan["jobs"][0]["workers"], 1);
 }
+
+#[test]
+fn a_job_whose_node_is_gone_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = json!({"nodes": [{"id": "left", "resources": {"cpus": 4}}]});
+    let jobs = json!({"jobs": [{
+        "id": "moving", "mode": "async", "theta": [1.0, 0.1, 0.1, 0.1], "remaining_steps": 100,
+        "worker": {"cpus": 1}, "server": {"cpus": 1}, "max_workers": 1, "max_servers": 1,
+        "current": {"servers": 1, "workers": 1,
+                    "placement": [{"node": "gone", "servers": 1, "workers": 1}]},
+    }]});
+    let path = |name: &str, json: &serde_json::Value| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, json.to_string()).unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let (cluster, jobs) = (path("c.json", &cluster), path("j.json", &jobs));
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_optimus"))
+        .args(["plan", "--cluster", &cluster, "--jobs", &jobs, "-o", "json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["jobs"][0]["placement"][0]["node"], "left");
+    assert!(plan["jobs"][0]["reason"].as_str().unwrap().contains("is gone"), "{plan}");
+}

@@ -88,7 +88,7 @@ fn wrong_fields_are_refused_with_their_path() {
         ("current", json!(3), ".current"),
         ("current", json!({"servers": 1, "workers": 1}), ".current.placement"),
         ("current", current(json!([share("n1", 1, 1)]), 1, 2), ".current.placement"),
-        ("current", current(json!([share("n3", 1, 1)]), 1, 1), ".current.placement[0].node"),
+        ("current", current(json!([share("n\n3", 1, 1)]), 1, 1), ".current.placement[0].node"),
         ("current", current(json!([share("n1", 0, 0)]), 0, 0), ".current.placement[0]"),
         ("current", current(twice, 1, 1), ".current.placement[1].node"),
         ("current", current(json!([share("n1", 2, 0)]), 2, 0), ".current"),

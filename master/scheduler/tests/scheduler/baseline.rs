@@ -246,7 +246,16 @@ proptest! {
             let mut placer = Placer::new(Nodes { kinds: 2, capacity: &capacity, left: &mut left, open: &open });
             for (server, worker, servers, workers) in &jobs {
                 let found = placer.place(rule, server, worker, shape(*servers, *workers));
-                let walked = walk(rule, (&capacity, &mut plain, &open), (server, *servers), (worker, *workers));
+                let (servers, workers) = ((server, *servers), (worker, *workers));
+                let mut walk = |first, second| walk(rule, (&capacity, &mut plain, &open), first, second);
+                // The servers first, else the workers.
+                let flipped = |spots: Vec<(usize, Shape)>| -> Vec<(usize, Shape)> {
+                    spots.into_iter().map(|(node, here)| (node, shape(here.workers, here.servers))).collect()
+                };
+                let walked = match walk(servers, workers) {
+                    Some(spots) => Some(spots),
+                    None => walk(workers, servers).map(flipped),
+                };
                 prop_assert_eq!(found, walked);
             }
             prop_assert_eq!(&left, &plain);
