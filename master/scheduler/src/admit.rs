@@ -82,9 +82,24 @@ impl Round<'_> {
             if reserved.is_none() {
                 refusals.add(&self.room, job, least);
             }
-            let goal = reserved.unwrap_or_else(|| idle.clone());
-            self.room.lower(job, idle, goal);
+            match reserved {
+                // Made by jobs that have not started yet: it is free at once.
+                Some(spots) if self.is_free(job, &spots) => {
+                    self.room.lower(job, spots.clone(), spots);
+                }
+                Some(spots) => self.room.lower(job, idle, spots),
+                None => self.room.lower(job, idle.clone(), idle),
+            }
         }
+    }
+
+    /// True where spots of a lifted job are free of what is there now.
+    fn is_free(&self, job: usize, spots: &Spots) -> bool {
+        spots.iter().all(|(node, here)| {
+            let needs = self.room.demand(job).of(*here);
+            let mut left = self.room.left(*node, View::Both).zip(needs);
+            left.all(|(left, need)| need == 0 || need <= left)
+        })
     }
 
     /// What a job that needs a place holds while it gets none.
@@ -99,12 +114,13 @@ impl Round<'_> {
         }
     }
 
-    /// True where a job could give up tasks: it runs on open nodes above its least shape. A job
-    /// on a closed node would have to start all its tasks elsewhere.
+    /// True where a job could give up tasks: it runs on open nodes above its least shape, or is to
+    /// start like that. A job on a closed node would have to start all its tasks elsewhere.
     fn can_give(&self, job: usize) -> bool {
         let entry = &self.entries[job];
         let goal = &self.room.hold(job).goal;
-        entry.standing == Standing::Running
+        let starts = entry.placed && self.room.hold(job).current.is_empty();
+        (entry.standing == Standing::Running || starts)
             && !matches!(entry.aim, Aim::Pinned(_))
             && shape_of(goal) != entry.gains.least
             && within(entry.gains.least, shape_of(goal))

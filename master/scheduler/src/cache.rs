@@ -26,6 +26,8 @@ struct Last {
     policy: Policy,
     jobs: Vec<Known>,
     room: Room,
+    /// Seconds left as placed over those as allocated.
+    loss: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Warm {
     pub(crate) room: Room,
     /// What the last round gave each job; none where the job is new or changed.
     pub(crate) allocated: Vec<Option<Shape>>,
+    /// What the nodes' boundaries cost in the last round.
+    pub(crate) loss: f64,
 }
 
 /// With fewer jobs a round from the start costs nothing, and gives the same plan whatever was
@@ -65,7 +69,7 @@ impl Cache {
         if kinds != last.room.kinds {
             return None;
         }
-        let Last { nodes, jobs, mut room, .. } = last;
+        let Last { nodes, jobs, mut room, loss, .. } = last;
         let nodes = by_id(&nodes);
         let from = sources(&jobs, &snapshot.jobs);
         let mut same = 0;
@@ -94,7 +98,7 @@ impl Cache {
         let allocated =
             kept.iter().map(|kept| kept.as_ref().map(|(from, _)| jobs[*from].allocated)).collect();
         room = room.carry_over(&snapshot.jobs, &kept);
-        Some(Warm { room, allocated })
+        Some(Warm { room, allocated, loss })
     }
 
     pub(crate) fn keep(
@@ -102,7 +106,7 @@ impl Cache {
         snapshot: &Snapshot,
         policy: &Policy,
         room: Room,
-        allocated: &[Shape],
+        (allocated, loss): (&[Shape], f64),
     ) {
         if self.prints.len() != snapshot.jobs.len() {
             self.prints = snapshot.jobs.iter().map(print_of).collect();
@@ -117,6 +121,7 @@ impl Cache {
             policy: policy.clone(),
             jobs: snapshot.jobs.iter().zip(&self.prints).zip(allocated).map(known).collect(),
             room,
+            loss,
         });
     }
 }

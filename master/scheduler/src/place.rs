@@ -109,7 +109,7 @@ const CANDIDATES_FIRST: usize = crate::room::NODES_ALL;
 const CANDIDATES_MORE: usize = 2;
 
 /// With at most this many nodes the table is asked; with more, a few quick ways are tried first.
-const NODES_FEW: usize = 64;
+pub(crate) const NODES_FEW: usize = 64;
 
 /// Candidates where tasks beyond the least shape are placed, or as many as there are tasks: in a
 /// large cluster that is almost full it costs too much to search every node for the last gaps.

@@ -22,7 +22,7 @@ use crate::cache::{Cache, Warm};
 use crate::entry::{Aim, Entry, Standing, entries};
 use crate::explain;
 use crate::hysteresis::sound;
-use crate::place::{Effort, Scratch, Shrink, find, find_first};
+use crate::place::{Effort, NODES_FEW, Scratch, Shrink, find, find_first};
 use crate::plan::{Decision, Plan, Words};
 use crate::refusals::Refusals;
 use crate::room::{Kinds, Room, Spots, View, by_id, shape_of, sum_of};
@@ -74,6 +74,7 @@ pub(crate) struct Made {
     decisions: Vec<Decision>,
     room: Room,
     allocated: Vec<Shape>,
+    loss: f64,
 }
 
 impl Made {
@@ -84,7 +85,7 @@ impl Made {
         cache: &mut Cache,
         watch: &mut dyn FnMut(Stage),
     ) -> Plan {
-        cache.keep(snapshot, policy, self.room, &self.allocated);
+        cache.keep(snapshot, policy, self.room, (&self.allocated, self.loss));
         watch(Stage::Placed);
         Plan { revision: snapshot.revision, decisions: self.decisions }
     }
@@ -102,6 +103,8 @@ pub(crate) struct Round<'a> {
     pub(crate) order: Vec<usize>,
     /// What the allocation gave each job.
     pub(crate) allocated: Vec<Shape>,
+    /// In a warm round what the nodes' boundaries cost in the last one.
+    warm_loss: Option<f64>,
     /// Jobs among which the total was shared out, by arrival.
     claimed: Vec<usize>,
     /// In a warm round what the last one gave each job that has not changed.
@@ -125,6 +128,11 @@ pub(crate) struct Round<'a> {
 const TAKES_MAX: u32 = 4096;
 /// In a warm round most were tried in the last one: so many starts are looked at for more.
 const SHORT_MAX: usize = 16;
+/// A warm round may place this much worse than the last one.
+const LOSS_MORE_MAX: f64 = 1.0003;
+/// Times that jobs which start with less than their allocation are looked at again, as others
+/// moved meanwhile: so that the next round finds nothing better at once.
+const SETTLING_MAX: usize = 3;
 
 impl<'a> Round<'a> {
     fn estimate(
@@ -133,6 +141,7 @@ impl<'a> Round<'a> {
         warm: Option<Warm>,
         cache: &'a mut Cache,
     ) -> Self {
+        let warm_loss = warm.as_ref().map(|warm| warm.loss);
         let (mut room, warm) = match warm {
             Some(warm) => (warm.room, Some(warm.allocated)),
             None => {
@@ -151,6 +160,7 @@ impl<'a> Round<'a> {
             nodes,
             allocated: vec![Shape::default(); entries.len()],
             claimed: Vec::new(),
+            warm_loss,
             warm,
             admitted: vec![false; entries.len()],
             forced: BTreeMap::new(),
@@ -173,13 +183,43 @@ impl<'a> Round<'a> {
         self.serve_fixed();
         self.keep_starts();
         self.share_out(watch)?;
-        if self.warm.is_some() {
-            let short = self.short_starts();
-            self.regrow(short.into_iter());
+        // In a large cluster everything else was tried in the last round, or costs too much.
+        let passes = if self.warm.is_some() { 1 } else { SETTLING_MAX };
+        if self.warm.is_some() || self.room.node_count() <= NODES_FEW {
+            for _ in 0..passes {
+                let short = self.short_starts();
+                if !self.regrow(short.into_iter()) {
+                    break;
+                }
+            }
         }
         self.reshape_forced();
         self.rebalance();
+        // Where more of what was given finds no place than in the last round, it is better to
+        // place everything anew.
+        if let Some(known) = self.warm_loss
+            && self.loss() > known * LOSS_MORE_MAX
+        {
+            return None;
+        }
         Some(self.made())
+    }
+
+    /// Seconds left of all sharing jobs as they are placed, over those at their allocations: what
+    /// the nodes' boundaries cost.
+    fn loss(&self) -> f64 {
+        let (mut placed_s, mut given_s) = (0.0, 0.0);
+        for (job, entry) in self.entries.iter().enumerate() {
+            let (placed, given) = (shape_of(&self.room.hold(job).goal), self.allocated[job]);
+            if entry.is_share() && !placed.is_empty() && !given.is_empty() {
+                let (placed, given) =
+                    (entry.gains.seconds_left(placed), entry.gains.seconds_left(given));
+                if placed.is_finite() && given.is_finite() {
+                    (placed_s, given_s) = (placed_s + placed, given_s + given);
+                }
+            }
+        }
+        if given_s > 0.0 { placed_s / given_s } else { 1.0 }
     }
 
     /// Jobs that are to start with less than their allocation, those who lose most first: what
@@ -200,8 +240,9 @@ impl<'a> Round<'a> {
 
     pub(crate) fn made(mut self) -> Made {
         let decisions = explain::decisions(&mut self);
+        let loss = self.loss();
         let Self { room, allocated, .. } = self;
-        Made { decisions, room, allocated }
+        Made { decisions, room, allocated, loss }
     }
 
     fn has_fixed(&self) -> bool {
@@ -264,6 +305,14 @@ impl<'a> Round<'a> {
             let all = self.left_out(|entry| entry.is_share());
             self.admit(&all);
         }
+        // Jobs stand elsewhere than when these were looked at.
+        let waits = |job: &usize| {
+            let entry = &self.entries[*job];
+            let nothing = self.room.hold(*job).goal.is_empty();
+            entry.is_share() && entry.needs_place() && self.admitted[*job] && nothing
+        };
+        let waiting: Vec<usize> = self.order.iter().copied().filter(waits).collect();
+        self.admit(&waiting);
         Some(())
     }
 

@@ -195,8 +195,10 @@ impl Round<'_> {
         losses.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, at, kind)| (at, kind))
     }
 
-    /// Who gave tasks may find a better place elsewhere, and leave room for who got them.
-    pub(crate) fn regrow(&mut self, jobs: impl Iterator<Item = usize>) {
+    /// Who gave tasks may find a better place elsewhere, and leave room for who got them. True
+    /// where somebody did.
+    pub(crate) fn regrow(&mut self, jobs: impl Iterator<Item = usize>) -> bool {
+        let mut any = false;
         for job in jobs {
             let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
             let before = self.room.hold(job).next.clone();
@@ -205,8 +207,10 @@ impl Round<'_> {
             let found = find_first(&self.room, job, shapes, Effort::Little, self.scratch);
             let held_s = gains.seconds_left(shape_of(&before));
             let better = found.filter(|(shape, _)| gains.seconds_left(*shape) < held_s);
+            any |= better.is_some();
             let spots = better.map_or(before, |(_, spots)| spots);
             self.room.lower(job, spots.clone(), spots);
         }
+        any
     }
 }
