@@ -49,7 +49,7 @@ pub(crate) struct Warm {
 
 /// With fewer jobs a round from the start costs nothing, and gives the same plan whatever was
 /// before it.
-const JOBS_MIN: usize = 256;
+const JOBS_MIN: usize = 1000;
 /// At most one job in so many may have changed, or a round from the start is as quick.
 const CHANGED_SHARE: usize = 16;
 

@@ -28,6 +28,7 @@ pub mod round;
 pub mod snapshot;
 mod spare;
 pub mod walk;
+mod warm;
 
 pub use cache::Cache;
 pub use check::check;

@@ -126,8 +126,6 @@ pub(crate) struct Round<'a> {
 
 /// Bounds the cost of a round with many jobs that wait and many that could give up tasks.
 const TAKES_MAX: u32 = 4096;
-/// In a warm round most were tried in the last one: so many starts are looked at for more.
-const SHORT_MAX: usize = 16;
 /// A warm round may place this much worse than the last one.
 const LOSS_MORE_MAX: f64 = 1.0003;
 /// Times that jobs which start with less than their allocation are looked at again, as others
@@ -205,39 +203,6 @@ impl<'a> Round<'a> {
         Some(self.made())
     }
 
-    /// Seconds left of all sharing jobs as they are placed, over those at their allocations: what
-    /// the nodes' boundaries cost.
-    fn loss(&self) -> f64 {
-        let (mut placed_s, mut given_s) = (0.0, 0.0);
-        for (job, entry) in self.entries.iter().enumerate() {
-            let (placed, given) = (shape_of(&self.room.hold(job).goal), self.allocated[job]);
-            if entry.is_share() && !placed.is_empty() && !given.is_empty() {
-                let (placed, given) =
-                    (entry.gains.seconds_left(placed), entry.gains.seconds_left(given));
-                if placed.is_finite() && given.is_finite() {
-                    (placed_s, given_s) = (placed_s + placed, given_s + given);
-                }
-            }
-        }
-        if given_s > 0.0 { placed_s / given_s } else { 1.0 }
-    }
-
-    /// Jobs that are to start with less than their allocation, those who lose most first: what
-    /// has changed since the last round may have left room for them.
-    fn short_starts(&self) -> Vec<usize> {
-        let mut short: Vec<(f64, usize)> = (0..self.entries.len())
-            .filter(|job| self.entries[*job].placed && self.entries[*job].is_share())
-            .filter_map(|job| {
-                let (shape, gains) =
-                    (shape_of(&self.room.hold(job).next), &self.entries[job].gains);
-                let loses = gains.seconds_left(shape) - gains.seconds_left(self.allocated[job]);
-                (shape != self.allocated[job] && loses > 0.0).then_some((loses, job))
-            })
-            .collect();
-        short.sort_by(|a, b| b.0.total_cmp(&a.0));
-        short.into_iter().take(SHORT_MAX).map(|(_, job)| job).collect()
-    }
-
     pub(crate) fn made(mut self) -> Made {
         let decisions = explain::decisions(&mut self);
         let loss = self.loss();
@@ -255,16 +220,6 @@ impl<'a> Round<'a> {
             let all = self.left_out(|_| true);
             self.admit(&all);
             self.profile_and_pin();
-        }
-    }
-
-    /// In a warm round, jobs that the last one would have started are placed already.
-    fn keep_starts(&mut self) {
-        if self.warm.is_some() {
-            for (job, entry) in self.entries.iter_mut().enumerate() {
-                entry.placed =
-                    entry.standing == Standing::Waiting && !self.room.hold(job).next.is_empty();
-            }
         }
     }
 
@@ -424,18 +379,6 @@ impl<'a> Round<'a> {
             }
         }
         sharing.into_given()
-    }
-
-    /// A start kept from the last round is placed anew where its allocation is another now.
-    fn lift_changed_starts(&mut self) {
-        let Some(known) = &self.warm else { return };
-        for (job, known) in known.iter().enumerate() {
-            if self.entries[job].placed && *known != Some(self.allocated[job]) {
-                self.entries[job].placed = false;
-                self.room.lift(job);
-                self.room.lower(job, Spots::default(), Spots::default());
-            }
-        }
     }
 
     /// Sharing jobs that this round may start or move, the smallest allocation first; ties by

@@ -42,7 +42,7 @@ pub(crate) struct FitLossArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub patience: u32,
-    /// Steps of an epoch [default: each row is an epoch]
+    /// Steps of an epoch, the first of which starts at step 0 [default: each row is an epoch]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub steps_per_epoch: Option<f64>,
     /// Another curve in k with free constants of 0 or more, such as 'a/(k+b)+c'
@@ -76,30 +76,34 @@ fn tasks() -> clap::builder::RangedI64ValueParser<u32> {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FitSpeedArgs {
-    /// CSV with the columns servers, workers and steps_per_s; - for stdin
+    /// CSV with the columns servers, workers and steps_per_s, without rows where nothing is
+    /// measured yet; - for stdin
     #[arg(long, value_name = "FILE")]
     pub samples: PathBuf,
     /// How the job trains
     #[arg(long, value_enum)]
     pub mode: ModeArg,
-    /// Samples of a step of all workers together
+    /// Samples of a step of all workers together; only with --mode sync
     #[arg(long, value_name = "M", conflicts_with = "worker_batch")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub global_batch: Option<u32>,
-    /// Samples of a step of one worker
+    /// Samples of a step of one worker; only with --mode sync
     #[arg(long, value_name = "M")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub worker_batch: Option<u32>,
     /// Only rows whose column has this value
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = pair)]
     pub filters: Vec<(String, String)>,
-    /// Most servers of the best and the next shapes [default: the most measured]
+    /// Most servers of the best and the next shapes [default: the most measured; for the next
+    /// twice as many, at least 4]
     #[arg(long, value_name = "P", value_parser = tasks())]
     pub max_servers: Option<u32>,
-    /// Most workers of the best and the next shapes [default: the most measured]
+    /// Most workers of the best and the next shapes [default: the most measured; for the next
+    /// twice as many, at least 4]
     #[arg(long, value_name = "W", value_parser = tasks())]
     pub max_workers: Option<u32>,
-    /// CSV with the columns servers and workers: the shapes that can be measured next
+    /// CSV with the columns servers and workers: the shapes that can be measured next,
+    /// of which those within --max-servers and --max-workers count
     #[arg(long, value_name = "FILE")]
     pub candidates: Option<PathBuf>,
     /// How many shapes to name for measuring next

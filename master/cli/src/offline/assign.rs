@@ -4,12 +4,13 @@ use scheduler::assign::{Assignment, assign as assigned};
 use serde::Serialize;
 
 use super::csv::{Cells, Wanted};
-use super::{csv, file, show};
+use super::{csv, file};
 use crate::args::AssignArgs;
 use crate::commands::Context;
 use crate::failure::Failure;
 use crate::grid::Cell;
-use crate::page::Block;
+use crate::listing::{Column, Format, Item, Kind, View, line, pretty};
+use crate::text::count;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct LoadJson {
@@ -39,6 +40,34 @@ struct AssignmentJson {
     request_difference: u64,
     requests: u64,
 }
+
+/// A server of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct ServerRow {
+    server: u64,
+    #[serde(flatten)]
+    load: LoadJson,
+}
+
+impl Item for ServerRow {
+    fn key(&self) -> String {
+        self.server.to_string()
+    }
+
+    fn settled(&self) -> Self {
+        *self
+    }
+}
+
+static SERVERS: Kind<ServerRow> = Kind {
+    schema: "optimus.assignment/1",
+    field: "servers",
+    columns: &[
+        Column::right("server", |row| Cell::count(row.server)),
+        Column::right("parameters", |row| Cell::count(row.load.parameters)),
+        Column::right("requests", |row| Cell::count(row.load.requests)),
+    ],
+};
 
 /// A count of the library, whatever its width.
 fn wide(value: impl Into<u64>) -> u64 {
@@ -100,24 +129,59 @@ pub(crate) fn assign(context: &mut Context<'_>, args: &AssignArgs) -> Result<(),
         .enumerate()
         .map(|(place, name)| if name.is_empty() { place.to_string() } else { name });
     let assignment = assigned(&sizes, args.servers, args.algorithm.into())
-        .map_err(|error| Failure::invalid(format!("cannot assign the blocks: {error}"), ""))?;
-    let json = AssignmentJson::new(names.collect(), &assignment);
-    show(context, &json, &source.name, &page(&json))
+        .map_err(|error| unassigned(&error))?;
+    print(context, &AssignmentJson::new(names.collect(), &assignment))
 }
 
-fn page(json: &AssignmentJson) -> Vec<Block> {
-    let servers = json.servers.iter().zip(0_u64..).map(|(load, server)| {
-        vec![Cell::count(server), Cell::count(load.parameters), Cell::count(load.requests)]
-    });
-    vec![
-        Block::facts(
-            "",
-            vec![
-                ("size difference", Cell::count(json.size_difference)),
-                ("request difference", Cell::count(json.request_difference)),
-                ("requests", Cell::count(json.requests)),
-            ],
-        ),
-        Block::table("servers", &[">server", ">parameters", ">requests"], servers.collect()),
-    ]
+/// The library tells what is wrong, then what to do.
+fn unassigned(error: &str) -> Failure {
+    let (problem, remedy) =
+        error.rsplit_once("; ").unwrap_or((error, "give fewer blocks, or smaller ones"));
+    Failure::invalid(format!("cannot assign the blocks: {problem}"), remedy)
+}
+
+/// A row for each server; the totals are talk.
+fn print(context: &mut Context<'_>, json: &AssignmentJson) -> Result<(), Failure> {
+    match context.format {
+        Format::Json => context.output.data(&(pretty(json) + "\n")),
+        Format::Jsonl => context.output.data(&line(json)),
+        Format::Name | Format::Table | Format::Wide => {
+            let rows: Vec<ServerRow> = (0..)
+                .zip(&json.servers)
+                .map(|(server, load)| ServerRow { server, load: *load })
+                .collect();
+            let view = View { format: context.format, header: true, ..View::default() };
+            let style = context.output.style(false);
+            let text = SERVERS.render(&rows, &SERVERS.choose(&view)?, &view, &style);
+            context.output.data(&text)?;
+            context.output.talk(&summary(json));
+            Ok(())
+        }
+    }
+}
+
+/// One line of totals.
+fn summary(json: &AssignmentJson) -> String {
+    format!(
+        "{} on {}: size difference {}, request difference {}, requests {}",
+        count(json.blocks.len(), "block", "blocks"),
+        count(json.servers.len(), "server", "servers"),
+        json.size_difference,
+        json.request_difference,
+        json.requests,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_assigned_has_a_remedy() {
+        for error in ["blocks: there are many; give fewer", "blocks: no"] {
+            let failure = unassigned(error);
+            assert!(failure.hint.starts_with("give fewer"), "{failure}");
+            assert!(!failure.message.contains("give"), "{failure}");
+        }
+    }
 }

@@ -29,9 +29,15 @@ pub(super) struct Cells<'a> {
     record: &'a StringRecord,
     places: &'a [Option<usize>],
     names: &'a [&'a str],
+    wanted: bool,
 }
 
 impl Cells<'_> {
+    /// True for a line that the filters leave.
+    pub(super) const fn wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// The text of a column; empty where the file lacks it.
     pub(super) fn text(&self, column: usize) -> &str {
         self.places[column].and_then(|place| self.record.get(place)).unwrap_or("")
@@ -108,14 +114,16 @@ pub(super) fn read<T>(
         if record.len() == 1 && header.len() > 1 && record[0].is_empty() {
             continue;
         }
+        let wanted_row = filters.iter().all(|(place, value)| record.get(*place) == Some(value));
         let parsed = if record.len() == header.len() {
-            parse(&Cells { record: &record, places: &places, names: &names })
+            let (places, names) = (&places, &names);
+            parse(&Cells { record: &record, places, names, wanted: wanted_row })
         } else {
             let problem = format!("has {} columns, the header {}", record.len(), header.len());
             Err(Fault::new("line", problem, "give every column a value"))
         };
         match parsed {
-            Ok(row) if filters.iter().all(|(place, value)| record.get(*place) == Some(value)) => {
+            Ok(row) if wanted_row => {
                 rows.push(row);
                 if let Some(name) = model.filter(|_| wanted.one_model)
                     && models.len() <= FAULTS_MAX

@@ -28,8 +28,7 @@ struct LossFitJson {
     rmse: Option<f64>,
     outliers: Vec<f64>,
     points_used: u32,
-    /// Where the fit starts: after the last step in the learning rate. For people only.
-    #[serde(skip)]
+    /// Where the fit starts: after the last step in the learning rate.
     since_step: Option<f64>,
     converged_at_step: Option<f64>,
     remaining_steps: Option<f64>,

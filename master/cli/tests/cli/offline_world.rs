@@ -122,3 +122,27 @@ pub(crate) fn keys(value: &Value) -> Vec<&str> {
     keys.sort_unstable();
     keys
 }
+
+/// A folder with one file.
+pub(crate) fn folder(name: &str, text: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write(name, text);
+    folder
+}
+
+/// What it prints as JSON; it must be well.
+pub(crate) fn answer(folder: &Folder, words: &str) -> Value {
+    let ran = folder.run(&format!("{words} -o json"));
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{words}: {ran:?}");
+    ran.json()
+}
+
+/// Ends with 2 and says `part`.
+pub(crate) fn refused(folder: &Folder, words: &str, part: &str) {
+    let ran = folder.run(&format!("{words} -o json"));
+    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{words}: {part}: {ran:?}");
+    let error = ran.error();
+    assert_eq!(error["code"], 2);
+    let text = format!("{} {}", error["message"], error["hint"]);
+    assert!(text.contains(part), "{words}: {part}: {text}");
+}

@@ -17,6 +17,7 @@ mod fit;
 mod next;
 mod outlier;
 mod residual;
+mod rows;
 
 use model::{Batch, Mode, Shape};
 use serde::{Deserialize, Serialize};
@@ -57,8 +58,10 @@ impl SpeedForm {
         }
     }
 
-    /// Coefficients that samples can tell apart.
-    const fn free(self) -> usize {
+    /// Coefficients that samples can tell apart: 4, or 5 where the global batch is fixed. That
+    /// many shapes are needed to tell them.
+    #[must_use]
+    pub const fn free(self) -> usize {
         match self {
             Self::Async | Self::SyncPerWorker { .. } => 4,
             Self::SyncGlobal { .. } => TERMS,
@@ -140,8 +143,8 @@ pub struct SpeedFit {
     pub model: SpeedModel,
     /// Shapes whose samples were left out as gross outliers, in order of shape.
     pub outliers: Vec<Shape>,
-    /// Positions in what was fitted of those samples, and of any that differ by more than a factor
-    /// of two from the weighted median of their shape.
+    /// Positions in what was fitted of those samples, and of any that contradict the others of
+    /// their shape by more than a factor of two.
     pub outlier_rows: Vec<usize>,
 }
 

@@ -140,6 +140,85 @@ fn a_wrong_sample_of_a_shape_is_voted_down_by_others() {
     assert_close(&found.theta, &truth.theta, 1e-4);
 }
 
+/// Of two samples of a shape the one that the other shapes disagree with is wrong, and a majority
+/// too where enough of them do.
+#[test]
+fn a_wrong_sample_beside_a_right_one_is_found_by_the_other_shapes() {
+    let truth = paper_sync();
+    let shapes = [(1, 1), (2, 4), (4, 2), (6, 6), (3, 8), (8, 3), (5, 1), (1, 5)];
+    let shapes = shapes.map(|(p, w)| Shape::new(p, w));
+    for truth in [truth, paper_async(), per_worker()] {
+        let good = samples_of(&truth, &shapes);
+        for at in 0..shapes.len() {
+            for (factor, copies) in [(8.0, 1), (0.125, 1), (2.5, 1), (8.0, 2), (0.125, 3)] {
+                let mut samples = good.clone();
+                for _ in 0..copies {
+                    let speed = good[at].steps_per_s * factor;
+                    samples.push(SpeedSample { steps_per_s: speed, ..good[at] });
+                }
+                let found = fit_full(truth.form, &samples).unwrap();
+                let wrong: Vec<usize> = (8..8 + copies).collect();
+                let case = format!("{} {factor} {copies}", shapes[at]);
+                assert_eq!((&found.outliers, &found.outlier_rows), (&vec![], &wrong), "{case}");
+                assert!(found.theta_rmse_relative < 0.02, "{case}");
+                assert!(mean_error(&found.model, &good) < 0.02, "{case}");
+            }
+        }
+    }
+}
+
+/// Ten samples may be of fewer shapes: two of them are found all the same.
+#[test]
+fn two_outliers_of_ten_samples_are_found_though_shapes_repeat() {
+    let shapes = [(1, 1), (2, 4), (4, 2), (6, 6), (3, 8), (8, 3), (5, 1), (1, 5), (9, 9)];
+    let shapes = shapes.map(|(p, w)| Shape::new(p, w));
+    for truth in [paper_sync(), paper_async(), per_worker()] {
+        let mut good = samples_of(&truth, &shapes);
+        good.push(good[0]);
+        for a in 1..9 {
+            for b in a + 1..9 {
+                let mut samples = good.clone();
+                samples[a].steps_per_s *= 8.0;
+                samples[b].steps_per_s *= 8.0;
+                let found = fit_full(truth.form, &samples).unwrap();
+                assert_eq!(found.outlier_rows, [a, b]);
+                assert!(mean_error(&found.model, &good) < 0.05);
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_of_one_shape_alone_vote_and_their_spread_is_told() {
+    let form = SpeedForm::SyncGlobal { batch: 40 };
+    let three = [sample(1, 1, 0.4), sample(1, 1, 0.5), sample(1, 1, 4.0)];
+    let found = fit_full(form, &three).unwrap();
+    assert_eq!((found.outliers, found.outlier_rows), (vec![], vec![2]));
+    let rmse = found.theta_rmse_relative;
+    assert!((rmse - 1.0 / 9.0).abs() < 0.01, "2 and 2.5 seconds beside 2.25: {rmse}");
+    // Nothing tells which of two is right, and nothing is said of it.
+    let found = fit_full(form, &[three[0], three[2]]).unwrap();
+    assert_eq!((found.outliers, found.outlier_rows), (vec![], vec![]));
+    assert!(found.theta_rmse_relative > 0.5);
+    // Nor of two shapes that both contradict themselves, until one has a majority.
+    let mut four = vec![sample(1, 1, 0.4), sample(1, 1, 4.0), sample(1, 2, 0.5), sample(1, 2, 5.0)];
+    assert_eq!(fit_full(form, &four).unwrap().outlier_rows, [] as [usize; 0]);
+    four.push(sample(1, 1, 0.41));
+    assert_eq!(fit_full(form, &four).unwrap().outlier_rows, [1, 3]);
+    // What differs by less is noise.
+    let found = fit_full(form, &[sample(1, 1, 1.0), sample(1, 1, 1.9)]).unwrap();
+    assert_eq!(found.outlier_rows, [] as [usize; 0]);
+}
+
+#[test]
+fn speeds_out_of_range_are_called_so() {
+    for speed in [1e308, 1e-308] {
+        let samples = [sample(1, 1, speed), sample(1, 2, speed)];
+        let error = fit(SpeedForm::SyncGlobal { batch: 40 }, &samples).unwrap_err();
+        assert!(error.to_string().contains("out of range"), "{error}");
+    }
+}
+
 #[test]
 fn a_single_sample_gives_a_cautious_model_and_nonsense_none() {
     let form = SpeedForm::SyncGlobal { batch: 64 };

@@ -34,13 +34,13 @@ fn scale_work(world: &mut Snapshot, at: usize, factor: f64) {
 #[test]
 fn one_job_of_many_changes() {
     for carried_out in [false, true] {
-        let mut world = large(400, 1600);
+        let mut world = large(1200, 4800);
         let mut cache = Cache::default();
         let first = compared(&world, &mut cache, "the first round");
         if carried_out {
             carry_out(&mut world, &first);
         }
-        for (at, factor) in [(17, 2.0), (200, 0.1), (399, 30.0), (3, 0.0)] {
+        for (at, factor) in [(17, 2.0), (200, 0.1), (1199, 30.0), (3, 0.0)] {
             scale_work(&mut world, at, factor);
             let plan = compared(&world, &mut cache, &format!("job {at} has {factor} of its work"));
             if carried_out {
@@ -49,7 +49,7 @@ fn one_job_of_many_changes() {
         }
         world.jobs.remove(100);
         compared(&world, &mut cache, "a job is gone");
-        let mut more = large(401, 1).jobs.pop().expect("the last of them");
+        let mut more = large(1201, 1).jobs.pop().expect("the last of them");
         more.id = JobId(5_000);
         more.max = Shape::new(8, 8);
         world.jobs.push(more);
@@ -61,7 +61,7 @@ fn one_job_of_many_changes() {
 
 #[test]
 fn an_unchanged_job_stays_where_it_was_to_start() {
-    let mut world = large(300, 1200);
+    let mut world = large(1200, 4800);
     let mut cache = Cache::default();
     let first = plan(&world, &Policy::default(), &mut cache);
     scale_work(&mut world, 10, 1.5);
@@ -72,12 +72,12 @@ fn an_unchanged_job_stays_where_it_was_to_start() {
         .zip(&second.decisions)
         .filter(|(before, after)| before.verb != after.verb)
         .count();
-    assert!(differs <= 20, "{differs} of 300 starts are others after one job changed");
+    assert!(differs <= 20, "{differs} of 1200 starts are others after one job changed");
 }
 
 #[test]
 fn the_same_question_gets_the_same_answer() {
-    let mut world = large(300, 1200);
+    let mut world = large(1200, 4800);
     let mut cache = Cache::default();
     for _ in 0..3 {
         let first = plan(&world, &Policy::default(), &mut cache);
@@ -90,7 +90,7 @@ fn the_same_question_gets_the_same_answer() {
 
 #[test]
 fn other_nodes_or_another_policy_are_no_obstacle() {
-    let mut world = large(300, 1200);
+    let mut world = large(1200, 4800);
     let mut cache = Cache::default();
     let first = plan(&world, &Policy::default(), &mut cache);
     carry_out(&mut world, &first);

@@ -1,23 +1,13 @@
 //! Non-negative least squares on relative errors, and the residual on top.
 
-use model::Shape;
+use std::collections::BTreeSet;
 
 use super::super::nnls::Problem;
-use super::outlier::{OUTLIER_FACTOR, outliers};
+use super::outlier::outliers;
 use super::residual::{self, Point};
+use super::rows::{Row, Taken, consistent, rows, taken};
 use super::{NoFit, SpeedFit, SpeedForm, SpeedModel, SpeedSample, TERMS};
 
-/// One shape's samples as one row: x/T and its weight; the target is 1.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    pub(super) shape: Shape,
-    pub(super) seconds: f64,
-    pub(super) relative: [f64; TERMS],
-    pub(super) weight: f64,
-}
-
-/// Most shapes that enter a fit: bounds its cost.
-const SHAPES_MAX: usize = 128;
 /// Weight of the prior beside rows of mean weight 1, while there are fewer shapes than
 /// coefficients, and after. The second only decides what the shapes leave open, as when all
 /// have p = w.
@@ -41,33 +31,32 @@ pub fn fit(form: SpeedForm, samples: &[SpeedSample]) -> Result<SpeedModel, NoFit
 
 /// Fits the speed function to samples.
 ///
-/// **θ** is found by non-negative least squares on relative errors of T: each row is divided by
-/// its T. Samples of one shape count as their weighted median. Terms lean on a prior: each term's
-/// share of T, measured at the samples' own T, is drawn to `SpeedForm::prior`. With fewer shapes
-/// than coefficients all do, with the weight of a hundredth of a sample. The two linear overheads
-/// always do, as strongly as the samples' error is large beside the spread of these shares from
-/// model to model (ridge regression as the mode of a Gaussian posterior): enough samples of the
-/// form itself give its coefficients back exactly.
+/// **θ** is found by non-negative least squares on relative errors of T: each row is divided by its
+/// T. Samples of one shape count as their weighted median, without those that contradict it: of
+/// samples that differ by more than a factor of two those are left out that most of the others of
+/// the shape, or else the fit of the other shapes, disagree with. Terms lean on a prior: each
+/// term's share of T, measured at the samples' own T, is drawn to `SpeedForm::prior`. With fewer
+/// shapes than coefficients all do, with the weight of a hundredth of a sample. The two linear
+/// overheads always do, as strongly as the samples' error is large beside the spread of these
+/// shares from model to model (ridge regression as the mode of a Gaussian posterior): enough
+/// samples of the form itself give its coefficients back exactly.
 ///
-/// **Outliers**: with five or more shapes, gross ones, at most one in five, are left out: those
-/// that a fit of the others misses by more than a factor of two, where it agrees with the others
-/// far better.
+/// **Outliers**: with five or more shapes, gross ones, at most one sample in five, are left out:
+/// those that a fit of the others misses by more than a factor of two, where it agrees with the
+/// others far better.
 ///
 /// **The model** is θ with a smooth [`super::Residual`] of what θ leaves over.
 ///
 /// # Errors
 /// Where no sample has a finite positive speed and at least one server and one worker.
 pub fn fit_full(form: SpeedForm, samples: &[SpeedSample]) -> Result<SpeedFit, NoFit> {
-    let mut rows = rows(form, samples);
-    if rows.is_empty() {
-        return Err(NoFit {
-            reason: format!(
-                "none of {} samples has a positive speed with a server and a worker",
-                samples.len()
-            ),
-        });
+    let all = taken(form, samples);
+    if all.is_empty() {
+        return Err(NoFit { reason: none_usable(samples) });
     }
-    let outliers = outliers(form, &rows);
+    let kept = consistent(form, &all);
+    let mut rows = rows(form, &kept);
+    let outliers = outliers(form, &rows, kept.len());
     rows.retain(|row| !outliers.contains(&row.shape));
     let Some(theta) = theta(form, &rows) else {
         return Err(NoFit { reason: "the samples' sizes differ too much".to_owned() });
@@ -81,13 +70,35 @@ pub fn fit_full(form: SpeedForm, samples: &[SpeedSample]) -> Result<SpeedFit, No
         })
         .collect();
     let residual = residual::smooth(&points);
-    let theta_rmse_relative = rmse(&rows, |row| predicted(&theta, row));
+    // Told of every sample that is kept, not of the shapes' medians.
+    let in_fit = |shape| rows.binary_search_by(|row| row.shape.cmp(&shape)).is_ok();
+    let singles: Vec<Row> =
+        kept.iter().filter(|one| in_fit(one.shape)).map(|one| one.row(form)).collect();
+    let theta_rmse_relative = rmse(&singles, |row| predicted(&theta, row));
     let rmse_relative = residual.as_ref().map_or(theta_rmse_relative, |residual| {
-        rmse(&rows, |row| predicted(&theta, row) * residual.factor(row.shape))
+        rmse(&singles, |row| predicted(&theta, row) * residual.factor(row.shape))
     });
     let model = SpeedModel { form, theta: theta.clone(), rmse_relative, residual };
-    let outlier_rows = outlier_rows(form, samples, &rows, &outliers);
+    let kept: BTreeSet<usize> = kept.iter().map(|one| one.at).collect();
+    let is_wrong = |one: &&Taken| !kept.contains(&one.at) || outliers.contains(&one.shape);
+    let mut outlier_rows: Vec<usize> = all.iter().filter(is_wrong).map(|one| one.at).collect();
+    outlier_rows.sort_unstable();
     Ok(SpeedFit { theta, theta_rmse_relative, model, outliers, outlier_rows })
+}
+
+/// Why no sample can be used.
+fn none_usable(samples: &[SpeedSample]) -> String {
+    let count = samples.len();
+    let extreme = samples.iter().any(|sample| {
+        let fits = |value: f64| value.is_finite() && value > 0.0;
+        let positive = fits(sample.steps_per_s) && fits(sample.weight);
+        positive && sample.shape.servers > 0 && sample.shape.workers > 0
+    });
+    if extreme {
+        format!("none of {count} samples has a step of 1e-12 to 1e12 seconds: out of range")
+    } else {
+        format!("none of {count} samples has a positive speed with a server and a worker")
+    }
 }
 
 /// The coefficients: a first fit tells how exact the samples are, a second one leans on the prior
@@ -170,88 +181,4 @@ fn solve_leaning(
     }
     let solution = problem.solve()?;
     Some((solution.x, solution.squares / count))
-}
-
-/// T of a sample in seconds and its weight, where both can be used.
-fn measured(form: SpeedForm, sample: &SpeedSample) -> Option<(f64, f64)> {
-    let shape = sample.shape;
-    let seconds = form.seconds(shape, sample.steps_per_s);
-    let trusted = sample.weight.is_finite() && sample.weight > 0.0;
-    (shape.servers > 0 && shape.workers > 0 && (1e-12..1e12).contains(&seconds) && trusted)
-        .then(|| (seconds, sample.weight.clamp(1e-6, 1e9)))
-}
-
-/// True for a sample that a fit takes.
-pub(super) fn usable(form: SpeedForm, sample: &SpeedSample) -> bool {
-    measured(form, sample).is_some()
-}
-
-/// Samples of the shapes left out, and those that the others of their shape voted down.
-fn outlier_rows(
-    form: SpeedForm,
-    samples: &[SpeedSample],
-    kept: &[Row],
-    outliers: &[Shape],
-) -> Vec<usize> {
-    let is_far = |sample: &SpeedSample, seconds: f64| {
-        let row = kept.binary_search_by(|row| row.shape.cmp(&sample.shape));
-        row.is_ok_and(|at| libm::log(seconds / kept[at].seconds).abs() > libm::log(OUTLIER_FACTOR))
-    };
-    (0..samples.len())
-        .filter(|at| {
-            let sample = &samples[*at];
-            measured(form, sample).is_some_and(|(seconds, _)| {
-                outliers.contains(&sample.shape) || is_far(sample, seconds)
-            })
-        })
-        .collect()
-}
-
-/// One row for each shape: the weighted median of its T.
-fn rows(form: SpeedForm, samples: &[SpeedSample]) -> Vec<Row> {
-    let mut usable: Vec<(Shape, f64, f64)> = samples
-        .iter()
-        .filter_map(|sample| {
-            measured(form, sample).map(|(seconds, weight)| (sample.shape, seconds, weight))
-        })
-        .collect();
-    usable.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)));
-    let mut rows: Vec<Row> = usable
-        .chunk_by(|a, b| a.0 == b.0)
-        .map(|same| {
-            let total: f64 = same.iter().map(|(_, _, weight)| weight).sum();
-            let seconds = weighted_median(same, total);
-            Row {
-                shape: same[0].0,
-                seconds,
-                relative: form.features(same[0].0).map(|x| x / seconds),
-                weight: total,
-            }
-        })
-        .collect();
-    if rows.len() > SHAPES_MAX {
-        let count = rows.len();
-        rows = (0..SHAPES_MAX).map(|at| rows[at * count / SHAPES_MAX]).collect();
-    }
-    // No shape drowns the others: the fit is there for the shapes that were not measured.
-    let heaviest = rows.iter().map(|row| row.weight).fold(0.0, f64::max);
-    for row in &mut rows {
-        row.weight = row.weight.max(heaviest / 20.0);
-    }
-    rows
-}
-
-/// Of samples sorted by T: the T at half the weight, the mean of two where it falls between.
-fn weighted_median(sorted: &[(Shape, f64, f64)], total: f64) -> f64 {
-    let mut below = 0.0;
-    for (at, (_, seconds, weight)) in sorted.iter().enumerate() {
-        below += weight;
-        if below * 2.0 > total * (1.0 + 1e-12) {
-            return *seconds;
-        }
-        if below * 2.0 >= total * (1.0 - 1e-12) {
-            return sorted.get(at + 1).map_or(*seconds, |next| f64::midpoint(*seconds, next.1));
-        }
-    }
-    sorted.last().map_or(0.0, |last| last.1)
 }

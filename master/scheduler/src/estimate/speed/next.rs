@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use model::Shape;
 
-use super::fit::usable;
 use super::residual::{Coordinates, coordinates, likeness};
+use super::rows::usable;
 use super::{SpeedForm, SpeedModel, SpeedSample, TERMS, fit_full};
 
 /// Standard deviations, relative: of a term's mean share of T beside its own before anything is

@@ -2,7 +2,8 @@
 
 use model::Shape;
 
-use super::fit::{Row, miss, solve};
+use super::fit::{miss, solve};
+use super::rows::Row;
 use super::{SpeedForm, TERMS};
 
 /// A sample is a gross outlier where the fit of the others is off by more than this factor from
@@ -10,22 +11,26 @@ use super::{SpeedForm, TERMS};
 pub(super) const OUTLIER_FACTOR: f64 = 2.0;
 const OUTLIER_RELIEF: f64 = 3.0;
 /// Where one fit agrees with every sample to within this factor, none is called wrong.
-const AGREED_FACTOR: f64 = 1.5;
-/// Fewest shapes with which one can be called an outlier, and with which two can.
-const OUTLIER_SHAPES_MIN: usize = 5;
+pub(super) const AGREED_FACTOR: f64 = 1.5;
+/// Fewest shapes with which one can be called an outlier, and fewest samples, and the shapes that
+/// they must be of at least, with which two can.
+pub(super) const OUTLIER_SHAPES_MIN: usize = 5;
 const TWO_OUTLIERS_MIN: usize = 10;
+const TWO_OUTLIERS_SHAPES_MIN: usize = 8;
 /// Starts of the search for what most rows agree on, and rows in each. With one row in five wrong
-/// a start is free of them with a probability of a third, so that one of 24 is as good as certain.
+/// a start is free of them with a probability of a third, with two of eight of a fifth: one of 24
+/// is as good as certain.
 const STARTS: u32 = 24;
 const START_ROWS: usize = 4;
 /// Concentrations from a start; few change anything after the second.
 const CONCENTRATIONS: usize = 3;
 
-/// The shapes among these whose samples are gross outliers, at most one in five, in order.
-pub(super) fn outliers(form: SpeedForm, rows: &[Row]) -> Vec<Shape> {
+/// The shapes among these whose samples are gross outliers, at most one in five of the `samples`
+/// that the rows were made of, in order.
+pub(super) fn outliers(form: SpeedForm, rows: &[Row], samples: usize) -> Vec<Shape> {
     let mut found = if rows.len() < OUTLIER_SHAPES_MIN {
         Vec::new()
-    } else if rows.len() < TWO_OUTLIERS_MIN {
+    } else if samples < TWO_OUTLIERS_MIN || rows.len() < TWO_OUTLIERS_SHAPES_MIN {
         left_out(form, rows).into_iter().collect()
     } else {
         far_from_most(form, rows)
@@ -48,16 +53,17 @@ fn left_out(form: SpeedForm, rows: &[Row]) -> Option<Shape> {
 }
 
 /// Gross outliers among more rows. Several hide behind each other, and one that is too fast draws
-/// a fit of relative errors to itself, so first those four fifths of the rows are looked for that
-/// agree best with one fit (least trimmed squares of the errors' logarithms, by concentration from
-/// small random sets: Rousseeuw and Van Driessen, 2006). The far ones of the others are outliers.
+/// a fit of relative errors to itself, so first those four fifths of the rows (all but two of few)
+/// are looked for that agree best with one fit (least trimmed squares of the errors' logarithms,
+/// by concentration from small random sets: Rousseeuw and Van Driessen, 2006). The far ones of the
+/// others are outliers.
 fn far_from_most(form: SpeedForm, rows: &[Row]) -> Vec<Shape> {
     let Some((all, _)) = solve(form, rows) else { return Vec::new() };
     let before = Misses::of(&all, rows);
     if before.0.iter().all(|(miss, _)| *miss <= libm::log(AGREED_FACTOR)) {
         return Vec::new();
     }
-    let most = rows.len() - rows.len() / 5;
+    let most = rows.len() - (rows.len() / 5).max(2);
     let starts = std::iter::once(Some(all)).chain((0..STARTS).map(|at| start(form, rows, at)));
     let ends = starts.flatten().map(|theta| concentrated(form, rows, theta, most));
     let Some(misses) = ends.min_by(|a, b| a.squares(most).total_cmp(&b.squares(most))) else {
