@@ -16,6 +16,7 @@ mod policies;
 mod properties;
 mod rounds;
 mod scale;
+mod shrinking;
 mod speed;
 mod speed_bars;
 mod speed_data;
