@@ -26,7 +26,7 @@ impl Progress<'_> {
     /// Eqn. (6): seconds left at a shape; infinite where the model sees no speed there.
     #[must_use]
     pub fn seconds_left(&self, shape: Shape) -> f64 {
-        Pace::of(*self).seconds_left(shape)
+        Pace::of(*self).predicted_s(shape)
     }
 }
 
@@ -35,8 +35,8 @@ impl Progress<'_> {
 pub(crate) struct Pace<'a> {
     pub(crate) speed: &'a SpeedModel,
     pub(crate) work: f64,
-    /// Seconds for one unit of work are the sum of these times 1/w, 1/p, 1, w/p, p/w, w and p;
-    /// none where the model is more than θ.
+    /// Seconds for one unit of work by θ are the sum of these times 1/w, 1/p, 1, w/p, p/w, w and
+    /// p; none where θ is no function.
     terms: Option<[f64; 7]>,
 }
 
@@ -46,15 +46,16 @@ impl<'a> Pace<'a> {
         Self { speed, work, terms: terms(speed) }
     }
 
-    /// Eqn. (6): seconds left at a shape; infinite where the model sees no speed there.
+    /// Eqn. (6) by θ alone: what gains are counted in. A model's correction is there for values;
+    /// between neighbours its bumps would stop the search for the next task. Infinite where θ
+    /// sees no speed.
     pub(crate) fn seconds_left(&self, shape: Shape) -> f64 {
         if self.work <= 0.0 {
             return 0.0;
         }
         let Some([per_worker, per_server, constant, crowd, thin, workers, servers]) = self.terms
         else {
-            let work_per_s = self.speed.work_per_s(shape);
-            return if work_per_s > 0.0 { self.work / work_per_s } else { f64::INFINITY };
+            return f64::INFINITY;
         };
         let (p, w) = (f64::from(shape.servers), f64::from(shape.workers));
         let (each_w, each_p) = (1.0 / w, 1.0 / p);
@@ -66,11 +67,20 @@ impl<'a> Pace<'a> {
         // An empty kind of task makes this infinite or no number.
         if seconds > 0.0 && seconds.is_finite() { self.work * seconds } else { f64::INFINITY }
     }
+
+    /// Eqn. (6) by the whole model: what is predicted and weighed against costs.
+    pub(crate) fn predicted_s(&self, shape: Shape) -> f64 {
+        if self.speed.residual.is_none() || self.work <= 0.0 {
+            return self.seconds_left(shape);
+        }
+        let work_per_s = self.speed.work_per_s(shape);
+        if work_per_s > 0.0 { self.work / work_per_s } else { f64::INFINITY }
+    }
 }
 
 fn terms(speed: &SpeedModel) -> Option<[f64; 7]> {
     let theta = &speed.theta;
-    if theta.len() != speed.form.coefficients() || speed.residual.is_some() {
+    if theta.len() != speed.form.coefficients() {
         return None;
     }
     let terms = match speed.form {

@@ -65,7 +65,7 @@ impl Entry<'_> {
     }
 
     pub(crate) fn seconds_left(&self, shape: Shape) -> Option<f64> {
-        let seconds = self.gains.progress?.seconds_left(shape);
+        let seconds = self.gains.progress?.predicted_s(shape);
         (!seconds.is_nan()).then_some(seconds)
     }
 }

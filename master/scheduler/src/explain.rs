@@ -241,7 +241,8 @@ fn words_start(round: &Round<'_>, job: usize) -> Words {
         Aim::Share => {
             let shrunk = !allocated.is_empty() && allocated != shape;
             let least = entry.gains.least;
-            let sooner_s = entry.gains.seconds_left(least) - entry.gains.seconds_left(shape);
+            let left_s = |shape| entry.seconds_left(shape).unwrap_or(f64::INFINITY);
+            let sooner_s = left_s(least) - left_s(shape);
             let sooner = (sooner_s.is_finite() && sooner_s > 0.0).then_some((sooner_s, least));
             Words::Starts { shape, nodes, of: shrunk.then_some(allocated), sooner }
         }
