@@ -222,8 +222,14 @@ impl Round<'_> {
                 self.room.set(job, spots);
                 self.entries[job].placed = true;
             }
-            None if self.head.is_none() => self.head = Some(job),
-            None => {}
+            None => {
+                self.head.get_or_insert(job);
+                if self.policy.allocation == Allocation::Fifo {
+                    let asked = self.allocated[job];
+                    let words = format!("no room on the nodes for its requested {asked}");
+                    self.notes.insert(job, Words::Plain(words));
+                }
+            }
         }
     }
 

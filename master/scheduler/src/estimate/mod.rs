@@ -4,5 +4,6 @@ mod cholesky;
 pub mod loss;
 pub mod nnls;
 pub mod profile;
+mod recent;
 pub mod remaining;
 pub mod speed;

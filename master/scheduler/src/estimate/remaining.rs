@@ -1,6 +1,7 @@
 //! How many epochs are left until the loss drops too little (sections 2.1 and 3.1).
 
 use super::loss::{Coefficients, LossFit, LossPoint, Unknown, usable_step};
+use super::recent;
 
 /// Epochs left, with their central 80 % range. All are at least 0 and finite, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +45,8 @@ fn small_drops(epoch_losses: &[f64], threshold: f64) -> usize {
 /// the fit's other possible curves say.
 ///
 /// # Errors
-/// [`Unknown`] where `steps_per_epoch` or `threshold` is not positive and finite.
+/// [`Unknown`] where `steps_per_epoch` or `threshold` is not positive and finite, or where the latest
+/// losses fall by more than the threshold although the curve does not.
 pub fn remaining_epochs(
     fit: &LossFit,
     epoch_losses: &[(u32, f64, f64)],
@@ -72,12 +74,41 @@ pub fn remaining_epochs(
         epochs_left_max: epochs_max.saturating_sub(done),
     };
     let value = ahead.epochs_left(fit, &fit.coefficients());
+    if ahead.counted < ahead.patience && ahead.is_small(fit, &fit.coefficients(), 1) {
+        refuse_contradicted(fit, epoch_losses, &ahead)?;
+    }
     let others = fit
         .variants()
         .iter()
         .map(|variant| (ahead.epochs_left(fit, &variant.coefficients), variant.weight));
-    let (low, high) = central_range(others, value);
+    let (mut low, mut high) = central_range(others, value);
+    let points = |(_, step, loss): &(u32, f64, f64)| LossPoint { step: *step, loss: *loss };
+    let points: Vec<LossPoint> = epoch_losses.iter().map(points).collect();
+    if let Some(ratio) = recent::ratio_of_falls(fit, &points) {
+        let ahead = Ahead { threshold: ahead.threshold / ratio, ..ahead };
+        let other = ahead.epochs_left(fit, &fit.coefficients());
+        (low, high) = (low.min(other), high.max(other));
+    }
     Ok(RemainingEpochs { value, low, high })
+}
+
+/// The epochs up to now whose fitted drops are small already must not have fallen by more.
+fn refuse_contradicted(
+    fit: &LossFit,
+    epoch_losses: &[(u32, f64, f64)],
+    ahead: &Ahead,
+) -> Result<(), Unknown> {
+    let small = |step: f64| {
+        let begin = step - ahead.steps_per_epoch;
+        begin >= fit.since_step && fit.loss_at(begin) - fit.loss_at(step) < ahead.threshold
+    };
+    let late: Vec<(f64, f64)> = epoch_losses
+        .iter()
+        .rev()
+        .take_while(|(_, step, _)| small(*step))
+        .map(|(_, step, loss)| (*step, *loss))
+        .collect();
+    recent::refuse_still_falling(fit, &late, ahead.threshold / ahead.steps_per_epoch)
 }
 
 /// Shares of the variants below the range and below its end: the central 80 %.
@@ -175,7 +206,8 @@ const STEP_MAX: f64 = 1e18;
 ///
 /// # Errors
 /// [`Unknown`] where the threshold or the length of an epoch is not positive and finite, or where
-/// no end is in sight within 10^18 steps.
+/// no end is in sight within 10^18 steps, or where the latest losses fall by more than the threshold
+/// although the curve does not.
 pub fn forecast(
     fit: &LossFit,
     points: &[LossPoint],
@@ -212,6 +244,17 @@ pub fn forecast(
     if end.is_nan() || end > STEP_MAX {
         return Err(Unknown::new("the loss will not fall that slowly within 10^18 steps"));
     }
+    // Within an epoch the curve bends.
+    let from = end - epochs.patience * length * (1.0 - 1e-9);
+    if from + length <= last {
+        let mut late: Vec<(f64, f64)> = points
+            .iter()
+            .filter(|point| point.step >= from)
+            .map(|point| (point.step, point.loss))
+            .collect();
+        late.sort_by(|a, b| a.0.total_cmp(&b.0));
+        recent::refuse_still_falling(fit, &late, epochs.drop / length)?;
+    }
     let left = |end: f64| (end.min(STEP_MAX) - last).max(0.0);
     let others = fit.variants().iter().flat_map(|variant| {
         let coefficients = &variant.coefficients;
@@ -223,7 +266,12 @@ pub fn forecast(
         })
     });
     let remaining_steps = left(end);
-    let (low, high) = central_range(others, remaining_steps);
+    let (mut low, mut high) = central_range(others, remaining_steps);
+    if let Some(ratio) = recent::ratio_of_falls(fit, points) {
+        let other =
+            left(Epochs { drop: epochs.drop / ratio, ..epochs }.end(fit, &fit.coefficients()));
+        (low, high) = (low.min(other), high.max(other));
+    }
     Ok(Forecast { converged_at_step: end, remaining_steps, low, high })
 }
 

@@ -10,6 +10,7 @@ mod golden;
 mod loss;
 mod loss_curve;
 mod loss_forecast;
+mod loss_robust;
 mod loss_world;
 mod placing;
 mod policies;

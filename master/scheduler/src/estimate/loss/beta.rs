@@ -1,7 +1,7 @@
 //! The fit of Eqn. (1) to what the stream kept: units, gross errors, and the range.
 
 use super::bins::Bin;
-use super::outliers::median_of;
+use super::gross;
 use super::solve::{self, Found, Row};
 use super::spread::{self, Noise};
 use super::stream::{Kept, Stream};
@@ -23,7 +23,7 @@ impl Units {
         let loss = bins.iter().map(|bin| bin.loss).fold(0.0, f64::max);
         let step = bins.iter().map(|bin| bin.last).fold(0.0, f64::max) - origin;
         if loss < SCALE_MIN {
-            return Err(Unknown::new("the loss is zero throughout"));
+            return Err(too_small(loss));
         }
         if step < SCALE_MIN {
             return Err(Unknown::new("all steps are the same"));
@@ -43,8 +43,111 @@ impl Units {
     }
 }
 
+/// Losses that cannot be fitted because their squares vanish.
+pub(super) fn too_small(loss: f64) -> Unknown {
+    Unknown::new(if loss > 0.0 {
+        "the losses are below 1e-100: give them in another unit"
+    } else {
+        "the loss is zero throughout"
+    })
+}
+
 /// Times that gross errors are looked for: each look sees better than the one before.
 const LOOKS: u32 = 4;
+
+/// More negative losses than one in this many are no noise.
+const NEGATIVE_RARE: usize = 10;
+
+/// Eqn. (1) lies above zero; noise may take single losses below it, at the end too.
+fn refuse_negative(bins: &[Bin]) -> Result<(), Unknown> {
+    let negative = |bins: &[Bin]| bins.iter().filter(|bin| bin.loss < 0.0).count();
+    let last = &bins[bins.len().saturating_sub(POINTS_MIN)..];
+    if negative(bins) <= (bins.len() / NEGATIVE_RARE).max(1) && 2 * negative(last) < last.len() {
+        return Ok(());
+    }
+    Err(Unknown::new("the loss goes below zero, where Eqn. (1) cannot follow"))
+}
+
+fn none() -> Unknown {
+    Unknown::new("no curve of the form 1/(b0*k + b1) + b2 fits the losses")
+}
+
+/// A curve, the points that it goes through, and those that are gross errors.
+struct Robust {
+    units: Units,
+    bins: Vec<Bin>,
+    gross: Vec<f64>,
+    problem: Problem,
+    best: Found,
+}
+
+impl Robust {
+    /// Fits from the last β where there is one, else from nothing.
+    fn new(all: &[Bin], origin: f64, last: Option<[f64; 3]>) -> Result<Self, Unknown> {
+        let units = Units::of(all, origin)?;
+        let mut bins = all.to_vec();
+        let mut problem = Problem::new(&bins, units);
+        let start = last.map(|beta| units.scaled(beta));
+        let mut best = problem.best(start).ok_or_else(none)?;
+        let mut gross: Vec<usize> = Vec::new();
+        let rows = solve::rows(all, units.origin, units.step, units.loss);
+        for _ in 0..LOOKS {
+            let known = gross.first().filter(|at| **at < 2).map(|at| (best.beta, *at));
+            let mut seen: Vec<usize> = gross::gross_errors(&rows, best.beta);
+            if let Some(first) = gross::at_start(&rows, known) {
+                let mut rest = rows.clone();
+                rest.remove(first);
+                seen.push(first);
+                // Both of the first two may be wrong.
+                let next = gross::at_start(&rest, None).map(|at| at + usize::from(at >= first));
+                seen.extend(next);
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            if seen == gross {
+                break;
+            }
+            gross = seen;
+            let good = (0..all.len()).filter(|at| !gross.contains(at));
+            bins = good.map(|at| all[at]).collect();
+            problem = Problem::new(&bins, units);
+            best = problem.best(Some(best.beta)).ok_or_else(none)?;
+        }
+        let gross = gross.into_iter().map(|at| all[at].step).collect();
+        Ok(Self { units, bins, gross, problem, best })
+    }
+
+    /// The first step of the curve where a warm-up went before it.
+    fn warm_up(&self) -> Option<f64> {
+        if !gross::may_warm_up(&self.problem.rows, &self.best) {
+            return None;
+        }
+        let few = if self.bins.len() > WARM_UP_BINS {
+            coarse_late(&self.bins)
+        } else {
+            self.bins.clone()
+        };
+        let units = self.units;
+        let rows = solve::rows(&few, units.origin, units.step, units.loss);
+        let best = solve::follow(&rows, self.best.beta)?;
+        let fit = |at: usize| {
+            let rest = solve::rows(&few[at..], few[at].first, units.step, units.loss);
+            let found = solve::search(&rest, &rest)?;
+            Some((rest, found))
+        };
+        let most = self.bins.len() / gross::WARM_UP_RARE;
+        gross::warm_up(&rows, most, &best, fit).map(|at| few[at].first)
+    }
+}
+
+/// Points from which on a warm-up is looked for in fewer of them.
+const WARM_UP_BINS: usize = 4 * COARSE_MAX;
+
+/// The first quarter of the bins as they are, the others by the handful.
+fn coarse_late(bins: &[Bin]) -> Vec<Bin> {
+    let (early, late) = bins.split_at(bins.len() / gross::WARM_UP_RARE + 1);
+    early.iter().copied().chain(coarse(late)).collect()
+}
 
 /// Fits from the last β where there is one, else from nothing.
 pub(super) fn solve(
@@ -52,30 +155,18 @@ pub(super) fn solve(
     kept: &Kept,
     last: Option<[f64; 3]>,
 ) -> Result<LossFit, Unknown> {
-    if kept.bins.iter().any(|bin| bin.loss < 0.0) {
-        return Err(Unknown::new("the loss goes below zero, where Eqn. (1) cannot follow"));
+    refuse_negative(&kept.bins)?;
+    let mut robust = Robust::new(&kept.bins, stream.since, last)?;
+    let mut since = stream.since;
+    let mut highest = kept.earlier_highest;
+    if let Some(start) = robust.warm_up() {
+        let late: Vec<Bin> = kept.bins.iter().filter(|bin| bin.first >= start).copied().collect();
+        let early = robust.bins.iter().filter(|bin| bin.first < start);
+        highest = early.map(|bin| bin.highest).fold(highest, f64::max);
+        robust = Robust::new(&late, start, None)?;
+        since = start;
     }
-    let none = || Unknown::new("no curve of the form 1/(b0*k + b1) + b2 fits the losses");
-    let units = Units::of(&kept.bins, stream.since)?;
-    let start = last.map(|beta| units.scaled(beta));
-    let mut bins = kept.bins.clone();
-    let mut problem = Problem::new(&bins, units);
-    let mut best = problem.best(start).ok_or_else(none)?;
-    let mut gross: Vec<usize> = Vec::new();
-    let all = solve::rows(&kept.bins, units.origin, units.step, units.loss);
-    for _ in 0..LOOKS {
-        let first = first_is_gross(&all, gross.contains(&0).then_some(best.beta));
-        let mut seen: Vec<usize> = first.then_some(0).into_iter().collect();
-        seen.extend(gross_errors(&all, best.beta));
-        if seen == gross {
-            break;
-        }
-        gross = seen;
-        let good = (0..kept.bins.len()).filter(|at| !gross.contains(at));
-        bins = good.map(|at| kept.bins[at]).collect();
-        problem = Problem::new(&bins, units);
-        best = problem.best(Some(best.beta)).ok_or_else(none)?;
-    }
+    let Robust { units, bins, gross, problem, mut best } = robust;
     let mut noise = problem.noise(&bins, &best);
     judge::refuse_flat(&problem.rows, &best, noise)?;
     let (mut draws, better) = spread::spread(problem.coarse(), &best, noise);
@@ -85,8 +176,9 @@ pub(super) fn solve(
         noise = problem.noise(&bins, &best);
         draws = spread::spread(problem.coarse(), &best, noise).0;
     }
-    let steps = gross.iter().map(|at| kept.bins[*at].step);
-    let mut fit = assemble(stream, kept, &bins, steps);
+    let mut fit = assemble(stream, kept, &bins, gross.into_iter());
+    fit.since_step = since;
+    fit.scale = fit.scale.max(highest);
     fit.beta = units.raw(best.beta);
     let points: f64 = bins.iter().map(|bin| bin.count).sum();
     fit.rmse = (noise.squares / points).sqrt() * units.loss;
@@ -134,65 +226,4 @@ impl Problem {
             points: spread::independent(&self.rows, best.beta, points),
         }
     }
-}
-
-/// A point this far off by the curve's own value there is a gross error,
-const GROSS_SHARE: f64 = 0.25;
-/// where it is also this many robust deviations off.
-const GROSS_DEVIATIONS: f64 = 6.0;
-/// The first loss must be this many times what the others say: it is the scale of all drops, and
-/// a steep first epoch is no error.
-const GROSS_FIRST: f64 = 2.0;
-/// More than one point in this many: then it is the curve that is wrong.
-const GROSS_RARE: usize = 10;
-/// Neighbours on each side that show the deviation at a point: noise may grow with the loss.
-const AROUND: usize = 10;
-
-/// Points that the neighbours alone did not give away: on a steep fall a loss three times too
-/// high may still lie below the first ones.
-fn gross_errors(rows: &[Row], beta: [f64; 3]) -> Vec<usize> {
-    let off = |row: &Row| (row.y - row.fitted(beta)) * row.weight.sqrt();
-    let deviation = |rows: &[Row]| {
-        let mut all: Vec<f64> = rows.iter().map(|row| off(row).abs()).collect();
-        1.4826 * median_of(&mut all)
-    };
-    let usual = deviation(rows);
-    let gross: Vec<usize> = (0..rows.len())
-        .filter(|at| {
-            let row = &rows[*at];
-            let error = row.y - row.fitted(beta);
-            if error.abs() <= GROSS_SHARE * row.fitted(beta) || (*at == 0 && error > 0.0) {
-                return false;
-            }
-            let around = &rows[at.saturating_sub(AROUND)..(at + AROUND + 1).min(rows.len())];
-            // Twenty may happen to lie close together.
-            off(row).abs() > GROSS_DEVIATIONS * deviation(around).max(0.5 * usual)
-        })
-        .collect();
-    let rare =
-        gross.len() <= (rows.len() / GROSS_RARE).max(1) && rows.len() - gross.len() >= POINTS_MIN;
-    if rare { gross } else { Vec::new() }
-}
-
-/// A curve through too high a first loss follows it, and shows no error there: it is judged by
-/// the curve through the others; `known` is that one where it was found before.
-fn first_is_gross(rows: &[Row], known: Option<[f64; 3]>) -> bool {
-    let Some((first, others)) = rows.split_first().filter(|(_, rest)| rest.len() >= POINTS_MIN)
-    else {
-        return false;
-    };
-    if others[..POINTS_MIN].iter().any(|row| first.y < GROSS_FIRST * row.y) {
-        return false;
-    }
-    let found = match known {
-        Some(beta) => solve::follow(others, beta),
-        None => solve::search(others, others),
-    };
-    found.is_some_and(|found| {
-        let fitted = first.fitted(found.beta);
-        let points: f64 = others.iter().map(|row| row.weight).sum();
-        let deviation = (found.squares / points).sqrt();
-        first.y > GROSS_FIRST * fitted
-            && first.y - fitted > GROSS_DEVIATIONS * deviation / first.weight.sqrt()
-    })
 }

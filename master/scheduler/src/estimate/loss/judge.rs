@@ -47,7 +47,8 @@ const FALL_MIN: f64 = 1e-9;
 /// Refuses a fall that is lost in the noise: the curve must fall by more than twice the error of
 /// a mean over a quarter of the points, and explain more than chance does.
 pub(super) fn refuse_flat(rows: &[Row], best: &Found, noise: Noise) -> Result<(), Unknown> {
-    let flat = || Err(Unknown::new("the loss is flat"));
+    let flat =
+        || Err(Unknown::new(if falls_anyhow(rows) { NO_SUCH_CURVE } else { "the loss is flat" }));
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return flat();
     };
@@ -67,6 +68,25 @@ pub(super) fn refuse_flat(rows: &[Row], best: &Found, noise: Noise) -> Result<()
     if explained > EXPLAINED_MIN * left {
         Ok(())
     } else {
-        Err(Unknown::new("the loss does not follow a falling curve yet"))
+        Err(Unknown::new(if falls_anyhow(rows) {
+            NO_SUCH_CURVE
+        } else {
+            "the loss does not follow a falling curve yet"
+        }))
     }
+}
+
+/// The loss falls, but as Eqn. (1) cannot: ever faster, say.
+const NO_SUCH_CURVE: &str = "the loss falls, but not along a curve of the form 1/(b0*k + b1) + b2, \
+     which falls ever more slowly";
+
+/// Whether the last quarter lies below the first by more than chance.
+fn falls_anyhow(rows: &[Row]) -> bool {
+    let quarter = (rows.len() / 4).max(1);
+    let of = |part: &mut dyn Iterator<Item = f64>| median_of(&mut part.collect::<Vec<f64>>());
+    let first = of(&mut rows[..quarter].iter().map(|row| row.y));
+    let last = of(&mut rows[rows.len() - quarter..].iter().map(|row| row.y));
+    let noise = of(&mut rows.windows(2).map(|pair| (pair[1].y - pair[0].y).abs())) / 0.954;
+    let error = CHANCE * noise * 1.25 * (2.0 / number(quarter)).sqrt();
+    first - last > error.max(FALL_MIN)
 }

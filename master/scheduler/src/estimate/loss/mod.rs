@@ -10,6 +10,7 @@
 mod beta;
 mod bins;
 mod curve;
+mod gross;
 mod judge;
 mod outliers;
 mod solve;
@@ -60,7 +61,8 @@ pub struct LossFit {
     pub points: u32,
     /// Steps of the points that were dropped as outliers, in order (the last 1,000 of them).
     pub outliers: Vec<f64>,
-    /// Where the fit starts: the last step of the learning rate, else 0.
+    /// Where the fit starts: the last step of the learning rate, or the end of a warm-up in which
+    /// the loss does not fall yet; else 0.
     pub since_step: f64,
     /// The user's constants by name, in the order in which the curve names them.
     pub constants: Vec<(String, f64)>,
@@ -152,7 +154,11 @@ pub fn fit(points: &[LossPoint]) -> Result<LossFit, Unknown> {
 pub fn fit_with(points: &[LossPoint], options: &Options<'_>) -> Result<LossFit, Unknown> {
     let mut sorted: Vec<LossPoint> = points.iter().filter_map(usable).collect();
     if sorted.is_empty() && !points.is_empty() {
-        return Err(none_finite(points.len()));
+        let finite = points.iter().any(|point| point.step.is_finite() && point.loss.is_finite());
+        return Err(if finite { out_of_range() } else { none_finite(points.len()) });
+    }
+    if let Some(unknown) = one_step(&sorted) {
+        return Err(unknown);
     }
     sorted.sort_by(|a, b| a.step.total_cmp(&b.step).then(a.loss.total_cmp(&b.loss)));
     let rate_steps = lasting_rates(&sorted, options.rate_steps);
@@ -168,6 +174,22 @@ pub fn fit_with(points: &[LossPoint], options: &Options<'_>) -> Result<LossFit, 
 
 /// Epochs from which on the outlier rule runs on their means.
 const EPOCHS_MIN: f64 = 10.0;
+
+fn out_of_range() -> Unknown {
+    Unknown::new("no loss can be used: steps must lie from 0 to 10^15, losses within 10^30")
+}
+
+/// Losses at one step say nothing about the next.
+fn one_step(points: &[LossPoint]) -> Option<Unknown> {
+    let (first, rest) = points.split_first()?;
+    let same = |point: &LossPoint| (point.step - first.step).abs() <= 0.0;
+    (!rest.is_empty() && rest.iter().all(same)).then(|| {
+        Unknown::new(format!(
+            "1 usable step with {} losses, {POINTS_MIN} steps are needed",
+            points.len()
+        ))
+    })
+}
 
 fn none_finite(count: usize) -> Unknown {
     Unknown::new(format!("none of {count} losses is finite"))
@@ -228,7 +250,9 @@ impl LossFitter {
     /// Those of [`fit_with`].
     pub fn fit(&mut self) -> Result<LossFit, Unknown> {
         let found = solve(&self.stream, self.curve.as_ref(), self.last);
-        self.last = found.as_ref().ok().filter(|fit| fit.curve.is_none()).map(|fit| fit.beta);
+        // After a warm-up the curve is another one than that through all points, where a fit starts.
+        let whole = |fit: &&LossFit| fit.curve.is_none() && fit.since_step <= self.stream.since;
+        self.last = found.as_ref().ok().filter(whole).map(|fit| fit.beta);
         found
     }
 }

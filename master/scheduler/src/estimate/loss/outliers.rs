@@ -11,6 +11,8 @@ pub(super) const NEIGHBOURS: usize = 5;
 const DEVIATIONS: f64 = 3.0;
 /// and this many more for each neighbour that the range lacks, as at the run's ends.
 const DEVIATIONS_EACH: f64 = 2.0;
+/// Least share of the loss by which it leaves the range at the ends of a short run.
+const SHARE_AT_ENDS: f64 = 0.25;
 const SHARES: [f64; NEIGHBOURS + 1] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
 /// Least deviation as a share of the neighbours' loss: losses written with few digits must not
 /// look like spikes beside a tail that is flat to the last digit.
@@ -59,8 +61,16 @@ pub(super) fn outlier(before: &[f64], loss: f64, after: &[f64], usual: Usual) ->
         let missing = NEIGHBOURS - range.len().min(NEIGHBOURS);
         deviation * (DEVIATIONS + DEVIATIONS_EACH * SHARES[missing])
     };
-    let (margin_before, margin_after) = (margin(before), margin(after));
+    // Nor is the deviation known where the run has not shown it yet.
+    let ends = before.len() < NEIGHBOURS || after.len() < NEIGHBOURS;
+    let least = if ends && usual.readings < READINGS { SHARE_AT_ENDS } else { 0.0 };
     let highest = before.iter().copied().reduce(f64::max)?;
+    let margin_before = margin(before).max(least * highest.abs());
+    let margin_after = margin(after).max(least * median(after).unwrap_or(0.0).abs());
+    // One low loss at the start, or two, are no range: what follows would all lie above it.
+    if before.len() <= 2 && after.first().is_some_and(|next| highest < *next - 3.0 * deviation) {
+        return None;
+    }
     let returns = median(after).is_none_or(|level| loss > level + margin_after);
     if loss > highest + margin_before && returns {
         return Some(Side::Above);

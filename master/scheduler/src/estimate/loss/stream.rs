@@ -83,6 +83,47 @@ struct Judged {
     outlier: Option<f64>,
 }
 
+/// Outliers that the neighbours may give away in a segment: so many at once, and one in
+/// [`DROPS_RARE`] epochs. Where they name more, it is the range they show that is wrong, as along a
+/// sawtooth: the fit judges the rest.
+const DROPS_AT_ONCE: u64 = 3;
+const DROPS_RARE: u64 = 10;
+
+/// Epochs judged, and outliers among them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drops {
+    judged: u64,
+    dropped: u64,
+}
+
+impl Drops {
+    fn allowed(self) -> bool {
+        self.dropped < DROPS_AT_ONCE + self.judged / DROPS_RARE
+    }
+
+    fn note(&mut self, judged: &Judged) {
+        self.judged += 1;
+        self.dropped += u64::from(judged.outlier.is_some());
+    }
+}
+
+/// Level changes in a row, each within so many epochs of the one before, that make a sawtooth: a
+/// loss that its trainer averages anew each epoch. Learning rates step less often.
+const TEETH: u32 = 3;
+const TOOTH_MAX: u64 = 40;
+
+/// The segments that detected changes of level ended in short order.
+#[derive(Clone, Debug, Default)]
+struct Ended {
+    bins: Vec<Bin>,
+    /// Where the first of them started, and why.
+    since: f64,
+    restarted: Option<Restart>,
+    teeth: u32,
+    /// Such changes are no longer looked for.
+    sawtooth: bool,
+}
+
 /// Parts of one epoch that stay apart: its mean judges it, but the fit sees how the loss falls
 /// within it.
 const PARTS_MAX: usize = 32;
@@ -106,6 +147,10 @@ pub(super) struct Stream {
     /// Largest loss of earlier segments.
     earlier_highest: f64,
     usual: Usual,
+    /// Of the segment.
+    drops: Drops,
+    /// What the level changes of late ended, until it is clear that they were none.
+    ended: Ended,
     pub(super) since: f64,
     pub(super) restarted: Option<Restart>,
     pub(super) outliers: VecDeque<f64>,
@@ -143,6 +188,8 @@ impl Stream {
             pending: VecDeque::new(),
             earlier_highest: 0.0,
             usual: Usual::default(),
+            drops: Drops::default(),
+            ended: Ended::default(),
             since: 0.0,
             restarted: None,
             outliers: VecDeque::new(),
@@ -194,6 +241,8 @@ impl Stream {
         self.bins.clear();
         self.recent.clear();
         self.pending.clear();
+        self.drops = Drops::default();
+        self.ended = Ended::default();
         self.since = self.rate_steps[rate - 1];
         self.restarted = Some(Restart::Announced);
     }
@@ -227,12 +276,12 @@ impl Stream {
     }
 
     /// Judges the pending group `at` by `recent` and by those after it.
-    fn judge(&self, recent: &[Epoch], at: usize) -> Judged {
+    fn judge(&self, recent: &[Epoch], at: usize, drops: Drops) -> Judged {
         let group = &self.pending[at];
         let (before, count) = Self::before(recent);
         let (after, count_after) = self.after(at);
         let judge = |loss: f64| outlier(&before[..count], loss, &after[..count_after], self.usual);
-        let Some(side) = judge(group.all.loss) else {
+        let Some(side) = judge(group.all.loss).filter(|_| drops.allowed()) else {
             let kept = Epoch { mean: group.all, parts: group.parts.clone() };
             return Judged { kept: Some(kept), outlier: None };
         };
@@ -256,7 +305,8 @@ impl Stream {
 
     /// Decides on the first pending group.
     fn settle(&mut self) {
-        let judged = self.judge(&self.recent, 0);
+        let judged = self.judge(&self.recent, 0, self.drops);
+        self.drops.note(&judged);
         let ((before, count), (after, count_after)) = (Self::before(&self.recent), self.after(0));
         self.usual.note(&before[..count], &after[..count_after]);
         if let Some(step) = judged.outlier {
@@ -279,7 +329,7 @@ impl Stream {
     }
 
     fn level_change(&self) -> Option<usize> {
-        if self.recent.len() < RECENT {
+        if self.recent.len() < RECENT || self.ended.sawtooth {
             return None;
         }
         let from = self.recent.len() - RECENT;
@@ -301,10 +351,27 @@ impl Stream {
     /// The `new` last of the settled groups are new already.
     fn restart_detected(&mut self, new: usize) {
         let tail = self.recent.split_off(self.recent.len() - new);
-        let old = self.recent.iter().flat_map(Epoch::bins).chain(&self.bins);
-        self.earlier_highest = old.map(|bin| bin.highest).fold(self.earlier_highest, f64::max);
-        self.bins.clear();
+        let mut old = std::mem::take(&mut self.bins);
+        old.extend(self.recent.iter().flat_map(Epoch::bins));
         self.recent = tail;
+        let highest = old.iter().map(|bin| bin.highest).fold(self.earlier_highest, f64::max);
+        if self.ended.teeth == 0 || self.drops.judged > TOOTH_MAX {
+            self.ended = Ended { since: self.since, restarted: self.restarted, ..Ended::default() };
+        }
+        self.ended.teeth += 1;
+        self.ended.bins.append(&mut old);
+        if self.ended.bins.len() > BINS_MAX {
+            let origin = self.ended.bins[0].first;
+            thin(&mut self.ended.bins, BINS_LEFT, origin);
+        }
+        if self.ended.teeth >= TEETH {
+            self.bins = std::mem::take(&mut self.ended.bins);
+            self.ended.sawtooth = true;
+            (self.since, self.restarted) = (self.ended.since, self.ended.restarted);
+            return;
+        }
+        self.drops = Drops::default();
+        self.earlier_highest = highest;
         let settled = self.recent.first().map(|epoch| epoch.mean.first);
         let first = settled.or_else(|| self.pending.front().map(|group| group.all.first));
         self.since = first.unwrap_or(self.since);
@@ -315,8 +382,10 @@ impl Stream {
     pub(super) fn kept(&self) -> Kept {
         let mut recent = self.recent.clone();
         let mut outliers = Vec::new();
+        let mut drops = self.drops;
         for at in 0..self.pending.len() {
-            let judged = self.judge(&recent, at);
+            let judged = self.judge(&recent, at, drops);
+            drops.note(&judged);
             outliers.extend(judged.outlier);
             recent.extend(judged.kept);
         }

@@ -1,11 +1,13 @@
 //! The least squares of a user's curve: Levenberg and Marquardt's method from many starts, the
 //! free constants not negative.
 
+use super::beta::too_small;
 use super::bins::Bin;
 use super::curve::{CONSTANTS_MAX, Curve};
 use super::stream::{Kept, Stream};
 use super::{
-    Coefficients, LossFit, SCALE_MIN, Unknown, Variant, Variants, assemble, coarse, number,
+    Coefficients, LossFit, POINTS_MIN, SCALE_MIN, Unknown, Variant, Variants, assemble, coarse,
+    number,
 };
 
 type Constants = [f64; CONSTANTS_MAX];
@@ -55,6 +57,31 @@ impl Problem<'_> {
                 bin.count * error * error
             })
             .sum()
+    }
+
+    /// Squares within the bins that the curve, a line there, does not explain.
+    fn within(&self, constants: &Constants) -> f64 {
+        self.bins
+            .iter()
+            .filter(|bin| bin.count > 1.0)
+            .map(|bin| {
+                let [low, high] = Self::steps(bin);
+                let at = |step: f64| self.curve.at(step, constants.iter().copied());
+                let slope = if high > low { (at(high) - at(low)) / (high - low) } else { 0.0 };
+                let own = slope * slope * bin.step_sums[0];
+                (bin.loss_squares + own - 2.0 * slope * bin.cross[0]).max(0.0)
+            })
+            .sum()
+    }
+
+    /// Error of each bin's mean, times the root of its points.
+    fn errors(&self, constants: &Constants) -> Vec<f64> {
+        let at = |step: f64| self.curve.at(step, constants.iter().copied());
+        let mean = |bin: &Bin| {
+            let [low, high] = Self::steps(bin);
+            f64::midpoint(at(low), at(high))
+        };
+        self.bins.iter().map(|bin| (bin.loss - mean(bin)) * bin.count.sqrt()).collect()
     }
 
     fn local(&self, constants: &Constants) -> Local {
@@ -211,21 +238,11 @@ fn starts(free: usize, loss: f64, step: f64) -> Vec<Constants> {
     }
 }
 
-/// Fits the user's curve to what the stream kept.
-pub(super) fn solve(stream: &Stream, kept: &Kept, curve: &Curve) -> Result<LossFit, Unknown> {
-    let bins = &kept.bins;
+/// Least squares from many starts.
+fn best(curve: &Curve, bins: &[Bin]) -> Option<(f64, Constants)> {
     let free = curve.names().len();
     let loss = bins.iter().map(|bin| bin.loss.abs()).fold(0.0, f64::max);
     let last = bins.iter().map(|bin| bin.last).fold(0.0, f64::max);
-    if loss < SCALE_MIN || last < SCALE_MIN {
-        return Err(Unknown::new("the loss is zero throughout"));
-    }
-    if bins.len() <= free {
-        return Err(Unknown::new(format!(
-            "{} usable losses for {free} free constants: more losses are needed",
-            bins.len()
-        )));
-    }
     let few = coarse(bins);
     let rough = Problem { curve, bins: &few, free };
     let mut tried: Vec<(f64, Constants)> = starts(free, loss, last)
@@ -235,28 +252,108 @@ pub(super) fn solve(stream: &Stream, kept: &Kept, curve: &Curve) -> Result<LossF
         .collect();
     tried.sort_by(|a, b| a.0.total_cmp(&b.0));
     let full = Problem { curve, bins, free };
-    let best = tried
+    tried
         .into_iter()
         .take(FOLLOWED)
         .map(|(_, start)| rough.descend(start, STEPS_MAX))
         .filter(|(squares, _)| squares.is_finite())
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, constants)| full.descend(constants, STEPS_MAX))
-        .filter(|(squares, _)| squares.is_finite());
-    let Some((squares, constants)) = best else {
-        return Err(Unknown::new("the curve is not finite at the losses' steps"));
-    };
+        .filter(|(squares, _)| squares.is_finite())
+}
+
+/// Fits the user's curve to what the stream kept.
+pub(super) fn solve(stream: &Stream, kept: &Kept, curve: &Curve) -> Result<LossFit, Unknown> {
+    let mut bins = kept.bins.as_slice();
+    let free = curve.names().len();
+    let loss = bins.iter().map(|bin| bin.loss.abs()).fold(0.0, f64::max);
+    let last = bins.iter().map(|bin| bin.last).fold(0.0, f64::max);
+    if loss < SCALE_MIN {
+        return Err(too_small(loss));
+    }
+    if last < SCALE_MIN {
+        return Err(Unknown::new("all steps are the same"));
+    }
+    if bins.len() <= free {
+        return Err(Unknown::new(format!(
+            "{} usable losses for {free} free constants: more losses are needed",
+            bins.len()
+        )));
+    }
+    let not_finite = || Unknown::new("the curve is not finite at the losses' steps");
+    let mut found = best(curve, bins);
+    let mut gross = None;
+    if let Some((without, others)) = without_low_first(curve, bins, free) {
+        (found, gross, bins) = (Some(without), Some(bins[0].step), others);
+    }
+    let (squares, constants) = found.ok_or_else(not_finite)?;
     refuse_rising(curve, &constants, bins, loss)?;
-    let mut fit = assemble(stream, kept, bins, std::iter::empty());
+    let full = Problem { curve, bins, free };
+    let squares = squares + full.within(&constants);
+    refuse_unlike(&full, &constants, squares)?;
+    let mut fit = assemble(stream, kept, bins, gross.into_iter());
     if fit.scale < SCALE_MIN {
         return Err(Unknown::new("no loss is above zero"));
     }
     let points: f64 = bins.iter().map(|bin| bin.count).sum();
-    fit.rmse = (squares / bins.iter().map(|bin| bin.count).sum::<f64>()).sqrt();
+    fit.rmse = (squares / points).sqrt();
     fit.constants = curve.names().iter().cloned().zip(constants).collect();
     fit.variants = Variants(draws(&full, &constants, squares / (points - number(free)).max(1.0)));
     fit.curve = Some(curve.clone());
     Ok(fit)
+}
+
+/// A first loss below this share of the second one is at odds with any falling curve.
+const RISE_MIN: f64 = 0.9;
+/// It is a gross error where it is this many deviations off the curve through the others.
+const GROSS_DEVIATIONS: f64 = 6.0;
+
+/// The fit without a first loss that is far too low, and the bins of that fit.
+fn without_low_first<'a>(
+    curve: &Curve,
+    bins: &'a [Bin],
+    free: usize,
+) -> Option<((f64, Constants), &'a [Bin])> {
+    let (first, others) = bins.split_first()?;
+    if others.len() <= free.max(POINTS_MIN) || first.loss >= RISE_MIN * others[0].loss {
+        return None;
+    }
+    let found = best(curve, others)?;
+    let points: f64 = others.iter().map(|bin| bin.count).sum();
+    let deviation = (found.0 / points).sqrt();
+    let fitted = curve.at(first.step, found.1);
+    // A curve that is infinite at the first step is as far off.
+    let near = fitted - first.loss <= GROSS_DEVIATIONS * deviation;
+    (!near && fitted > first.loss).then_some((found, others))
+}
+
+/// Least ratio of what the curve explains to what it leaves (F of the constants but one).
+const EXPLAINED_MIN: f64 = 7.0;
+
+/// Refuses a curve that leaves the losses as they were: neighbouring errors that are alike count
+/// for fewer points.
+fn refuse_unlike(
+    problem: &Problem<'_>,
+    constants: &Constants,
+    squares: f64,
+) -> Result<(), Unknown> {
+    let bins = problem.bins;
+    let points: f64 = bins.iter().map(|bin| bin.count).sum();
+    let mean = bins.iter().map(|bin| bin.count * bin.loss).sum::<f64>() / points;
+    let apart = |bin: &Bin| bin.loss_squares + bin.count * (bin.loss - mean) * (bin.loss - mean);
+    let around: f64 = bins.iter().map(apart).sum();
+    let errors = problem.errors(constants);
+    let own: f64 = errors.iter().map(|error| error * error).sum();
+    let alike = errors.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>() / own;
+    let alike = if alike.is_finite() { alike.clamp(0.0, 0.99) } else { 0.0 };
+    let free = number(problem.free);
+    let left = (points * (1.0 - alike) / (1.0 + alike) - free).max(1.0);
+    let explained = (around - squares) / (free - 1.0).max(1.0);
+    if explained * left > EXPLAINED_MIN * squares {
+        Ok(())
+    } else {
+        Err(Unknown::new("the losses do not follow the curve: it explains little of their fall"))
+    }
 }
 
 /// A curve that rises somewhere, or does not fall, has no end to predict.
@@ -272,9 +369,13 @@ fn refuse_rising(
     let (first, last) = (first.first, last.last);
     let at = |step: f64| curve.at(step, constants.iter().copied());
     let step_of = |check: u32| first + (last - first) * f64::from(check) / f64::from(CHECKS);
-    for check in 0..CHECKS {
-        let (from, to) = (step_of(check), step_of(check + 1));
-        let falls = at(to) <= at(from) + 1e-9 * loss;
+    let mut steps: Vec<f64> = (0..=CHECKS).map(step_of).collect();
+    // A pole between two of the losses' own steps is no curve either.
+    steps.extend(bins.iter().flat_map(|bin| [bin.first, bin.last]));
+    steps.sort_by(f64::total_cmp);
+    for pair in steps.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let falls = at(to) <= at(from) + 1e-12 * loss;
         if !falls {
             return Err(Unknown::new(format!(
                 "the fitted curve is not decreasing between step {from:.0} and step {to:.0}"
