@@ -186,7 +186,9 @@ class Generation:
             found = self.seen(kind, **fields)
             tasks = {(report["role"], report["i"]) for report in found}
             if len(tasks) < count:
-                self.check_alive(kind)
+                # Whoever reports an error ends: the report may still lie in the socket then.
+                if kind != "error":
+                    self.check_alive(kind)
                 return None
             return found
 
