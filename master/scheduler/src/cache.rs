@@ -8,7 +8,7 @@ use model::{JobId, Shape};
 
 use crate::place::Scratch;
 use crate::print::print_of;
-use crate::room::{Hold, Kinds, Room, Spots, by_id};
+use crate::room::{Hold, Room, Spots, by_id};
 use crate::snapshot::{JobInput, NodeInput, Policy, Snapshot};
 
 /// Saves work from round to round; an empty one gives a plan as good.
@@ -23,6 +23,8 @@ pub struct Cache {
 #[derive(Clone, Debug)]
 struct Last {
     nodes: Arc<[NodeInput]>,
+    /// The nodes come by id, none twice.
+    sorted: bool,
     policy: Policy,
     jobs: Vec<Known>,
     room: Room,
@@ -56,7 +58,12 @@ const CHANGED_SHARE: usize = 16;
 impl Cache {
     /// The last round's books with this snapshot's jobs in them, if it differs little. The books
     /// are gone from the cache until [`Cache::keep`].
-    pub(crate) fn warm(&mut self, snapshot: &Snapshot, policy: &Policy) -> Option<Warm> {
+    pub(crate) fn warm(
+        &mut self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        nodes: &[&NodeInput],
+    ) -> Option<Warm> {
         self.prints.clear();
         let last = self.last.take()?;
         let same_nodes = Arc::ptr_eq(&last.nodes, &snapshot.nodes) || last.nodes == snapshot.nodes;
@@ -65,12 +72,7 @@ impl Cache {
         if few || !same_nodes || last.policy != *policy || !sorted {
             return None;
         }
-        let kinds = Kinds::of(snapshot.jobs.iter().flat_map(|job| [&job.worker, &job.server]));
-        if kinds != last.room.kinds {
-            return None;
-        }
-        let Last { nodes, jobs, mut room, loss, .. } = last;
-        let nodes = by_id(&nodes);
+        let Last { jobs, mut room, loss, .. } = last;
         let from = sources(&jobs, &snapshot.jobs);
         let mut same = 0;
         let mut kept = |at: usize, from: Option<usize>| {
@@ -79,9 +81,9 @@ impl Cache {
             self.prints.push(print);
             let from = from.filter(|from| jobs[*from].print == print)?;
             let hold = room.hold(from);
-            let after = after(hold, job, &nodes);
+            let after = after(hold, job, nodes);
             let is_still = after.is_some() && hold.current == hold.next;
-            same += usize::from(is_still || is_as_seen(hold, job, &nodes));
+            same += usize::from(is_still || is_as_seen(hold, job, nodes));
             after.map(|carried_out| (from, carried_out))
         };
         let kept: Vec<Option<(usize, bool)>> =
@@ -95,16 +97,32 @@ impl Cache {
         if changed * CHANGED_SHARE > snapshot.jobs.len() {
             return None;
         }
+        // The books have a column for each kind that some job asked for then.
+        let new = snapshot.jobs.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+        let asked = new.flat_map(|(job, _)| [&job.worker, &job.server]);
+        if !room.kinds.holds_all_of(asked) {
+            return None;
+        }
         let allocated =
             kept.iter().map(|kept| kept.as_ref().map(|(from, _)| jobs[*from].allocated)).collect();
         room = room.carry_over(&snapshot.jobs, &kept);
         Some(Warm { room, allocated, loss })
     }
 
+    /// The snapshot's nodes by id, of which the very same list need not be looked through again.
+    pub(crate) fn nodes<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a NodeInput> {
+        let known = |last: &Last| last.sorted && Arc::ptr_eq(&last.nodes, &snapshot.nodes);
+        if self.last.as_ref().is_some_and(known) {
+            snapshot.nodes.iter().collect()
+        } else {
+            by_id(&snapshot.nodes)
+        }
+    }
+
     pub(crate) fn keep(
         &mut self,
         snapshot: &Snapshot,
-        policy: &Policy,
+        (policy, nodes): (&Policy, &[&NodeInput]),
         room: Room,
         (allocated, loss): (&[Shape], f64),
     ) {
@@ -118,6 +136,8 @@ impl Cache {
         };
         self.last = Some(Last {
             nodes: Arc::clone(&snapshot.nodes),
+            sorted: nodes.len() == snapshot.nodes.len()
+                && nodes.iter().zip(snapshot.nodes.iter()).all(|(a, b)| std::ptr::eq(*a, b)),
             policy: policy.clone(),
             jobs: snapshot.jobs.iter().zip(&self.prints).zip(allocated).map(known).collect(),
             room,

@@ -25,7 +25,7 @@ use crate::hysteresis::sound;
 use crate::place::{Effort, NODES_FEW, Scratch, Shrink, find, find_first};
 use crate::plan::{Decision, Plan, Words};
 use crate::refusals::Refusals;
-use crate::room::{Kinds, Room, Spots, View, by_id, shape_of, sum_of};
+use crate::room::{Kinds, Room, Spots, View, shape_of, sum_of};
 use crate::snapshot::{Allocation, NodeInput, Policy, Snapshot};
 
 /// What a round has just finished: for whoever measures it.
@@ -52,21 +52,21 @@ pub fn plan_watched(
     watch: &mut dyn FnMut(Stage),
 ) -> Plan {
     let policy = sound(policy);
-    let nodes = by_id(&snapshot.nodes);
+    let nodes = cache.nodes(snapshot);
     if !policy.is_papers() {
         let made = Round::estimate(snapshot, (&nodes, &policy), None, cache).run_rival(watch);
         watch(Stage::Placed);
         return Plan { revision: snapshot.revision, decisions: made.decisions };
     }
-    if let Some(warm) = cache.warm(snapshot, &policy) {
+    if let Some(warm) = cache.warm(snapshot, &policy, &nodes) {
         let round = Round::estimate(snapshot, (&nodes, &policy), Some(warm), cache);
         if let Some(made) = round.run(watch) {
-            return made.finish(snapshot, &policy, cache, watch);
+            return made.finish(snapshot, (&policy, &nodes), cache, watch);
         }
     }
     let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
     let made = round.run(watch).expect("only a warm round gives up");
-    made.finish(snapshot, &policy, cache, watch)
+    made.finish(snapshot, (&policy, &nodes), cache, watch)
 }
 
 /// What a round arrived at.
@@ -81,11 +81,11 @@ impl Made {
     fn finish(
         self,
         snapshot: &Snapshot,
-        policy: &Policy,
+        policy_and_nodes: (&Policy, &[&NodeInput]),
         cache: &mut Cache,
         watch: &mut dyn FnMut(Stage),
     ) -> Plan {
-        cache.keep(snapshot, policy, self.room, (&self.allocated, self.loss));
+        cache.keep(snapshot, policy_and_nodes, self.room, (&self.allocated, self.loss));
         watch(Stage::Placed);
         Plan { revision: snapshot.revision, decisions: self.decisions }
     }

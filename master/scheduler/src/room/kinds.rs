@@ -27,6 +27,14 @@ impl Kinds {
         Self { named: named.into_iter().cloned().collect() }
     }
 
+    /// True where all of these ask for no other kinds.
+    pub(crate) fn holds_all_of<'a>(&self, mut asked: impl Iterator<Item = &'a Resources>) -> bool {
+        asked.all(|resources| {
+            let mut named = resources.named.iter().filter(|(_, amount)| **amount > 0);
+            named.all(|(kind, _)| self.named.binary_search(kind).is_ok())
+        })
+    }
+
     pub(crate) fn count(&self) -> usize {
         3 + self.named.len()
     }
