@@ -161,7 +161,9 @@ pub(crate) fn find_extra(
     let most = extra(shape);
     if room.node_count() > NODES_FEW {
         scratch.look_near(room, job, view, most);
-        return scratch.near.place(shape);
+        if scratch.near.is_exact() {
+            return scratch.near.place(shape);
+        }
     }
     find_among(room, job, shape, (view, most), scratch)
 }

@@ -5,10 +5,11 @@
 //!    order of arrival, and then these get their shapes from what is left.
 //! 2. The cluster's total is allocated anew among all sharing jobs by marginal gain.
 //! 3. Jobs that start are placed, smallest first, shrunk from their allocation until they fit.
-//! 4. Where a job found no room for even its least shape, everything is placed again and such
-//!    jobs get their least shapes first, in order of arrival; running jobs give up the tasks whose
-//!    loss matters least for them. Such room is free only once they have stopped: until then the
-//!    job waits, and its room is kept.
+//! 4. Who found no room for even its least shape takes it from jobs that were just placed. Where
+//!    that is not enough and somebody who came later got something, everything is undone, and all
+//!    get their least shapes by arrival before any gets more. Running jobs give up the tasks whose
+//!    loss matters least; such room is free only once they have stopped: until then the job waits,
+//!    and its room is kept.
 //! 5. Jobs that had to shrink go to their allocation at once: they pay for the move anyway.
 //! 6. Other running jobs move only where that saves more than it costs, alone, or together with
 //!    jobs that shrink for them.

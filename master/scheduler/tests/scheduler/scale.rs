@@ -66,3 +66,14 @@ fn in_an_overloaded_cluster_the_last_to_come_wait() {
         assert!(overtakes.is_none(), "{} waits, but {overtakes:?} starts", waiting.id);
     }
 }
+
+#[test]
+fn amounts_too_large_for_the_quick_search_are_placed_too() {
+    let mut job = job(1, share(crate::world::scalable(), 1e5));
+    job.worker = model::Resources::new(1000, 1 << 62, 0);
+    let world = snapshot(nodes(100, &model::Resources::new(64_000, u64::MAX, 0)), vec![job]);
+    let plan = planned(&world);
+    let Verb::Start { placement } = &plan.decisions[0].verb else { panic!("{plan:#?}") };
+    assert_eq!(placement.shape(), plan.decisions[0].reason.allocated);
+    assert!(placement.shape().workers > 3, "a node holds three of these");
+}
