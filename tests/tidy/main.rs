@@ -20,7 +20,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &["model"]),
     ("control", &["model", "scheduler"]),
     ("master", &["control", "model", "net", "scheduler", "storage"]),
-    ("cli", &["model", "net", "scheduler"]),
+    ("simulator", &["control", "model", "scheduler"]),
+    ("cli", &["model", "net", "scheduler", "simulator"]),
     ("agent", &["model", "net", "storage"]),
     // Real binaries only: a test that links a daemon's code tests something that nobody runs.
     ("cluster-tests", &[]),

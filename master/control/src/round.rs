@@ -192,6 +192,7 @@ impl Control {
             want,
             requested: None,
             attained_s: 0.0,
+            goodput: None,
             rescale_cost_s: self.rescale_cost_s(job),
         })
     }

@@ -78,6 +78,7 @@ fn world(runs: bool) -> (Snapshot, Plan) {
             want: Want::Share { speed, remaining: None },
             requested: None,
             attained_s: 0.0,
+            goodput: None,
             rescale_cost_s: 10.0,
         });
     }

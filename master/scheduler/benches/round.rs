@@ -71,6 +71,7 @@ fn job(id: u64) -> JobInput {
         },
         requested: None,
         attained_s: 0.0,
+        goodput: None,
         rescale_cost_s: 10.0,
     }
 }

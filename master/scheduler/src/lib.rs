@@ -14,6 +14,7 @@ pub mod check;
 mod entry;
 pub mod estimate;
 mod explain;
+pub mod goodput;
 pub mod hysteresis;
 pub mod place;
 pub mod plan;

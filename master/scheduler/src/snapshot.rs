@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{JobId, Millis, Mode, NodeId, Placement, Resources, Shape};
 
 use crate::estimate::speed::SpeedModel;
+use crate::goodput::Elastic;
 
 /// The state of the cluster at one instant.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +47,9 @@ pub struct JobInput {
     pub requested: Option<Shape>,
     /// GPU seconds (or server and worker seconds, where there are no GPUs) that it had so far.
     pub attained_s: f64,
+    /// What is known of a job whose batch size may change with its workers: for policies by
+    /// goodput.
+    pub goodput: Option<Arc<Elastic>>,
     /// What the job's own rescales cost so far, in s of training; an estimate where none was
     /// measured yet.
     pub rescale_cost_s: f64,

@@ -32,6 +32,7 @@
 //! #     },
 //! #     requested: None,
 //! #     attained_s: 0.0,
+//! #     goodput: None,
 //! #     rescale_cost_s: 10.0,
 //! # };
 //! # let node = |at: u32| NodeInput {

@@ -186,6 +186,7 @@ fn job<'a>(
         rescale_cost_s: rescale_cost_s.unwrap_or(0.0),
         requested,
         attained_s: attained_s.unwrap_or(0.0),
+        goodput: None,
     };
     Some((id?, input))
 }

@@ -109,6 +109,7 @@ fn job(nodes: usize) -> impl Strategy<Value = JobInput> {
                 want,
                 requested: None,
                 attained_s: 0.0,
+                goodput: None,
                 rescale_cost_s: cost,
             },
         )
@@ -194,6 +195,7 @@ pub(crate) fn calm_world(nodes_max: usize) -> impl Strategy<Value = Snapshot> {
                     server: Resources::new(server, worker, 0),
                     requested: None,
                     attained_s: 0.0,
+                    goodput: None,
                     rescale_cost_s: cost,
                     ..crate::world::job(id, crate::world::share(speed, steps))
                 })

@@ -63,6 +63,7 @@ pub(crate) fn job(id: u64, want: Want) -> JobInput {
         want,
         requested: None,
         attained_s: 0.0,
+        goodput: None,
         rescale_cost_s: 10.0,
     }
 }
