@@ -1,0 +1,235 @@
+//! Jobs of a workload from the lines of a trace, matched against a cluster.
+//!
+//! Assumed of every job: it may start with one server; its owner asks for four workers, or the
+//! nearest number within its bounds, and as many servers, where a policy without estimates needs
+//! to know; most tasks are also bounded by what the cluster holds.
+//!
+//! Assumed of a Philly job: its curve is that of one of the eight measured models, drawn by the
+//! seed, asynchronous, with the linear overheads divided by its GPUs over four, so that it is as
+//! far from saturation at its own size as the measured model at four workers; its work is what it
+//! does in its duration with as many servers as GPUs; it may have 1 to four times its GPUs in
+//! workers and as many servers; a worker takes a GPU, a CPU and 4 GB, a server a CPU and 4 GB.
+//!
+//! A kind of resource (CPUs, memory, GPUs) of which no node of the cluster has any is not counted:
+//! a file that leaves memory out does not mean machines without memory. Where nodes name a kind
+//! `slots`, each task takes one.
+
+use std::collections::BTreeMap;
+
+use model::job::TASKS_MAX;
+use model::{Batch, Fault, Mode, NodeId, Resources, Shape};
+use rand::RngExt;
+use scheduler::estimate::speed::{SpeedForm, SpeedModel};
+
+use super::table::TraceError;
+use super::{OursRow, PhillyRow, PolluxRow, Trace};
+use crate::models::{self, KNOWN, Known};
+use crate::random;
+use crate::workload::{Cluster, Job, Speed, Workload};
+
+/// Models that were measured: the first of [`KNOWN`].
+const MEASURED: usize = 8;
+/// Workers that an owner asks for.
+const REQUESTED: u32 = 4;
+/// A Philly job may grow to so many times its GPUs.
+const GROWTH: u32 = 4;
+
+/// A trace on a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Built {
+    pub workload: Workload,
+    /// What was assumed about this trace on this cluster, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// The jobs of our own or a Philly trace.
+///
+/// # Errors
+/// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
+/// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
+pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
+    let mut room = Room::of(cluster)?;
+    let mut faults = TraceError::default();
+    let jobs = match trace {
+        Trace::Ours(rows) => {
+            let mut ours = |row| ours(row, &mut room, &mut faults);
+            rows.iter().filter_map(&mut ours).collect()
+        }
+        Trace::Philly(rows) => {
+            let mut chance = random::stream(seed, "philly models");
+            let mut philly = |row| {
+                let model = &KNOWN[chance.random_range(0..MEASURED)];
+                philly(row, model, &mut room, &mut faults)
+            };
+            rows.iter().filter_map(&mut philly).collect()
+        }
+        Trace::Pollux(rows) => {
+            rows.iter().for_each(|row| pollux(row, &room, &mut faults));
+            Vec::new()
+        }
+    };
+    faults.none()?;
+    Ok(Built { workload: Workload { jobs }, notes: room.notes })
+}
+
+/// What a cluster holds.
+#[derive(Debug)]
+struct Room<'a> {
+    nodes: &'a [(NodeId, Resources)],
+    total: Resources,
+    /// Tasks that the nodes hold, of each size asked for so far.
+    holds: BTreeMap<Resources, u32>,
+    notes: Vec<String>,
+}
+
+impl<'a> Room<'a> {
+    fn of(cluster: &'a Cluster) -> Result<Self, TraceError> {
+        let none = Resources::default();
+        let total = cluster.nodes.iter().fold(none, |sum, (_, capacity)| sum.plus(capacity));
+        let (nodes, holds) = (cluster.nodes.as_slice(), BTreeMap::new());
+        let mut room = Self { nodes, total, holds, notes: Vec::new() };
+        if room.adapted(&models::worker()).is_zero() || room.adapted(&models::server()).is_zero() {
+            let remedy = "give its nodes cpus, memory_bytes or slots";
+            return Err(TraceError::of_file("needs a cluster with resources", remedy));
+        }
+        for (kind, amount) in [
+            ("cpus", room.total.cpus_milli),
+            ("memory_bytes", room.total.memory_bytes),
+            ("gpus", room.total.gpus),
+        ] {
+            if amount == 0 {
+                room.notes.push(format!("no node has {kind}: tasks are taken to need none"));
+            }
+        }
+        Ok(room)
+    }
+
+    /// A task without the kinds that the cluster does not have, and with its slot.
+    fn adapted(&self, task: &Resources) -> Resources {
+        let counted = |amount: u64, total: u64| if total == 0 { 0 } else { amount };
+        let total = &self.total;
+        let mut adapted = Resources::new(
+            counted(task.cpus_milli, total.cpus_milli),
+            counted(task.memory_bytes, total.memory_bytes),
+            counted(task.gpus, total.gpus),
+        );
+        if total.named("slots") > 0 {
+            adapted.named.insert("slots".to_owned(), 1);
+        }
+        adapted
+    }
+
+    /// How many such tasks stand on the empty nodes.
+    fn holds(&mut self, task: &Resources) -> u32 {
+        if let Some(count) = self.holds.get(task) {
+            return *count;
+        }
+        let on = |capacity: &Resources| {
+            let kinds = task.kinds();
+            let needed = kinds.iter().filter(|kind| task.amount(kind) > 0);
+            let counts = needed.map(|kind| capacity.amount(kind) / task.amount(kind));
+            counts.min().unwrap_or(u64::from(TASKS_MAX)).min(u64::from(TASKS_MAX))
+        };
+        let sum: u64 = self.nodes.iter().map(|(_, capacity)| on(capacity)).sum();
+        let count = u32::try_from(sum).unwrap_or(TASKS_MAX).min(TASKS_MAX);
+        self.holds.insert(task.clone(), count);
+        count
+    }
+
+    /// What a job cannot have at least, in words.
+    fn lacks(&mut self, worker: &Resources, server: &Resources, min: Shape) -> Option<String> {
+        let (workers, servers) = (self.holds(worker), self.holds(server));
+        if workers < min.workers {
+            return Some(format!("needs {} workers, the cluster holds {workers}", min.workers));
+        }
+        if servers < min.servers {
+            return Some(format!("needs {} servers, the cluster holds {servers}", min.servers));
+        }
+        let demand = min.demand(worker, server);
+        let (kind, have, want) = self.total.lacks(&demand)?;
+        Some(format!("{min} tasks need {want} of {kind} in all, the cluster has {have}"))
+    }
+}
+
+const LARGER: &str = "lower it, or give a larger cluster";
+
+fn ours(row: &OursRow, room: &mut Room<'_>, faults: &mut TraceError) -> Option<Job> {
+    let (worker, server) = (room.adapted(&models::worker()), room.adapted(&models::server()));
+    let min = Shape::new(1, row.min_workers);
+    if let Some(problem) = room.lacks(&worker, &server, min) {
+        let problem = format!("is {}: {problem}", row.min_workers);
+        faults.add(Some(row.line), Fault::new("min_workers", problem, LARGER));
+        return None;
+    }
+    let max = Shape::new(
+        row.max_servers.min(room.holds(&server)),
+        row.max_workers.min(room.holds(&worker)),
+    );
+    let workers = REQUESTED.clamp(min.workers, max.workers);
+    let (batch, speed) = row.model.speed(row.mode);
+    let work = row.model.work(row.mode, row.work_steps);
+    Some(Job {
+        id: row.id.clone(),
+        arrival_s: row.arrival_s,
+        model: row.model.name.to_owned(),
+        mode: row.mode,
+        batch,
+        worker,
+        server,
+        min,
+        max,
+        requested: Some(Shape::new(workers.min(max.servers), workers)),
+        priority: 1.0,
+        speed,
+        work,
+        rescale_cost_s: row.model.rescale_cost_s(),
+        loss: Some(row.model.loss(work, row.work_steps)),
+    })
+}
+
+fn philly(
+    row: &PhillyRow,
+    model: &'static Known,
+    room: &mut Room<'_>,
+    faults: &mut TraceError,
+) -> Option<Job> {
+    let worker = room.adapted(&Resources::new(1000, 4_000_000_000, 1));
+    let server = room.adapted(&Resources::new(1000, 4_000_000_000, 0));
+    let requested = Shape::new(row.num_gpus, row.num_gpus);
+    if let Some(problem) = room.lacks(&worker, &server, requested) {
+        let problem = format!("is {}: {problem}", row.num_gpus);
+        faults.add(Some(row.line), Fault::new("num_gpus", problem, LARGER));
+        return None;
+    }
+    let size = (f64::from(row.num_gpus) / f64::from(REQUESTED)).max(1.0);
+    let [base, ratio, by_w, by_p] = model.theta;
+    let theta = vec![base, ratio, by_w / size, by_p / size];
+    let speed = SpeedModel::of_theta(SpeedForm::Async, theta);
+    let steps = row.duration_s * speed.steps_per_s(requested);
+    let most = row.num_gpus.saturating_mul(GROWTH);
+    Some(Job {
+        id: format!("philly-{}", row.line),
+        arrival_s: row.arrival_s,
+        model: model.name.to_owned(),
+        mode: Mode::Async,
+        batch: Batch::PerWorker(model.batch),
+        min: Shape::new(1, 1),
+        max: Shape::new(most.min(room.holds(&server)), most.min(room.holds(&worker))),
+        worker,
+        server,
+        requested: Some(requested),
+        priority: 1.0,
+        speed: Speed::Theta(speed),
+        work: steps,
+        rescale_cost_s: model.rescale_cost_s(),
+        loss: Some(model.loss(steps, steps)),
+    })
+}
+
+fn pollux(row: &PolluxRow, room: &Room<'_>, faults: &mut TraceError) {
+    let gpus = room.total.gpus;
+    if gpus < u64::from(row.num_replicas) {
+        let problem = format!("is {}, the cluster has {gpus} GPUs", row.num_replicas);
+        faults.add(Some(row.line), Fault::new("num_replicas", problem, LARGER));
+    }
+}
