@@ -3,6 +3,7 @@
 mod admin;
 mod job;
 mod offline;
+mod simulate;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ pub(crate) use job::{
     UpdateArgs, WaitArgs,
 };
 pub(crate) use offline::{AssignArgs, FitCommand, FitLossArgs, FitSpeedArgs, ModeArg, PlanArgs};
+pub(crate) use simulate::{EstimatesArg, ExperimentArgs, FailuresArg, SimulateArgs};
 
 use crate::failure::Failure;
 use crate::listing::{Format, View};
@@ -196,6 +198,10 @@ pub(crate) enum Command {
     Fit(FitCommand),
     /// Assign a model's parameters to servers
     Assign(AssignArgs),
+    /// Simulate a cluster on a trace of jobs, without a master
+    Simulate(Box<SimulateArgs>),
+    /// Run one of the papers' experiments, or list them
+    Experiment(ExperimentArgs),
     /// Configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -241,6 +247,8 @@ impl Command {
             Self::Plan(_)
             | Self::Fit(_)
             | Self::Assign(_)
+            | Self::Simulate(_)
+            | Self::Experiment(_)
             | Self::Config(_)
             | Self::Cert(_)
             | Self::Completion { .. }

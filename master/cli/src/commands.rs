@@ -95,6 +95,8 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),
         Command::Fit(FitCommand::Speed(args)) => offline::fit_speed(context, &args),
         Command::Assign(args) => offline::assign(context, &args),
+        Command::Simulate(args) => offline::simulate(context, &args),
+        Command::Experiment(args) => offline::experiment(context, &args),
         Command::Config(ConfigCommand::Check(args)) => admin::config_check(context, &args),
         Command::Snapshot(SnapshotCommand::Save(args)) => admin::save(context, &args.file).await,
         Command::Snapshot(SnapshotCommand::Verify { file }) => admin::verify(context, &file).await,

@@ -3,18 +3,28 @@
 mod assign;
 mod cluster;
 mod csv;
+mod experiment;
 mod file;
 mod fit_loss;
 mod fit_speed;
 mod jobs;
 mod json;
 mod plan;
+mod runner;
+mod simulate;
+mod simulated;
 mod speed;
+mod trace;
+mod workers;
 
 pub(crate) use assign::assign;
+pub(crate) use experiment::experiment;
 pub(crate) use fit_loss::fit_loss;
 pub(crate) use fit_speed::fit_speed;
 pub(crate) use plan::plan;
+pub(crate) use simulate::simulate;
+
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -46,6 +56,34 @@ fn show<T: Serialize>(
         }
     };
     context.output.data(&text)
+}
+
+/// Fails where a file could not be written, before anything long is begun.
+///
+/// # Errors
+/// Where its folder is not there, or it is a folder itself.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let name = path.display();
+    if path.is_dir() {
+        return Err(Failure::invalid(format!("{name} is a folder"), "name a file in it"));
+    }
+    if parent.is_some_and(|parent| !parent.is_dir()) {
+        let message = format!("there is no folder for {name}");
+        return Err(Failure::invalid(message, "make it, or name another file"));
+    }
+    Ok(())
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// Where it cannot be.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        let message = format!("cannot write {}: {error}", path.display());
+        Failure::invalid(message, "name a file that you can write")
+    })
 }
 
 /// A number that JSON can hold.

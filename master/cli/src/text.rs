@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use model::UnixMs;
 use unicode_width::UnicodeWidthChar;
 
+pub(crate) use simulator::words::{distance, nearest};
+
 /// Text of others made safe for one line of a terminal: control characters, line separators and
 /// direction marks are written as escapes, everything else stays.
 #[must_use]
@@ -228,43 +230,6 @@ pub(crate) fn cpus(milli: u64) -> String {
 #[must_use]
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
-}
-
-/// Single edits between two words: how far a typing error is from a known name.
-#[must_use]
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
-/// The known word nearest to `given`, where it is near enough to be what was meant.
-#[must_use]
-pub(crate) fn nearest<'a>(
-    given: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    let given = given.to_lowercase();
-    let limit = (given.chars().count() / 3).max(1);
-    known
-        .into_iter()
-        .map(|word| (distance(&given, word), word))
-        .filter(|(far, word)| {
-            let longer = given.len() > 2 && word.starts_with(&given);
-            let shorter = word.len() > 2 && given.starts_with(*word);
-            *far <= limit || longer || shorter
-        })
-        .min()
-        .map(|(_, word)| word)
 }
 
 #[cfg(test)]

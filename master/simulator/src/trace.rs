@@ -36,6 +36,16 @@ impl Trace {
         }
     }
 
+    /// The ids of the jobs, by arrival.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        match self {
+            Self::Ours(rows) => rows.iter().map(|row| row.id.clone()).collect(),
+            Self::Pollux(rows) => rows.iter().map(|row| row.name.clone()).collect(),
+            Self::Philly(rows) => rows.iter().map(PhillyRow::id).collect(),
+        }
+    }
+
     #[must_use]
     pub const fn jobs(&self) -> usize {
         match self {

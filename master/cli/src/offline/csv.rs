@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use csv::StringRecord;
 use model::Fault;
+use simulator::words::line_at;
 
 use super::file::Source;
 use super::json::{FAULTS_MAX, exact};
@@ -152,14 +153,10 @@ pub(super) fn read<T>(
     Ok(rows)
 }
 
-/// The line of a record. The reader's own count stands before empty lines and the second half of
-/// a line end.
+/// The line of a record.
 fn line(source: &Source, record: &StringRecord) -> usize {
     let byte = record.position().map_or(0, csv::Position::byte);
-    let byte = usize::try_from(byte).unwrap_or(0).min(source.text.len());
-    let (before, rest) = source.text.as_bytes().split_at(byte);
-    let skipped = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    1 + before.iter().chain(skipped).filter(|byte| **byte == b'\n').count()
+    line_at(&source.text, usize::try_from(byte).unwrap_or(usize::MAX))
 }
 
 fn columns(

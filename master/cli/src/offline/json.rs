@@ -4,6 +4,7 @@ use std::fmt;
 
 use model::Fault;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+pub(super) use simulator::words::whole as exact;
 
 use super::file::Source;
 use crate::failure::{Failure, Located};
@@ -327,19 +328,6 @@ fn shown(json: &Json) -> String {
             json.what().to_owned()
         }
     }
-}
-
-/// The whole number that a float is, below 2^53 where it cannot have been rounded.
-#[must_use]
-pub(super) fn exact(value: f64) -> Option<u64> {
-    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-    let whole = (0.0..EXACT_MAX).contains(&value) && value.fract().abs() <= 0.0;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "whole and in 0 to 2^53"
-    )]
-    whole.then_some(value as u64)
 }
 
 /// An object's fields; one that is null counts as left out.

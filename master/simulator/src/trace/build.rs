@@ -208,7 +208,7 @@ fn philly(
     let steps = row.duration_s * speed.steps_per_s(requested);
     let most = row.num_gpus.saturating_mul(GROWTH);
     Some(Job {
-        id: format!("philly-{}", row.line),
+        id: row.id(),
         arrival_s: row.arrival_s,
         model: model.name.to_owned(),
         mode: Mode::Async,

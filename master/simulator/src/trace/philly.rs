@@ -20,6 +20,14 @@ pub struct PhillyRow {
     pub cluster: String,
 }
 
+impl PhillyRow {
+    /// The file names its jobs by nothing: its line does.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("philly-{}", self.line)
+    }
+}
+
 /// Reads a file, sorted by submission; time zero is the first one.
 ///
 /// # Errors
