@@ -1,9 +1,11 @@
 //! A job in virtual time.
 
 use scheduler::baseline::gpus::Replicas;
+use scheduler::goodput::Spread;
+use scheduler::goodput::batch::{Batch, fixed};
 
+use super::agent::Agent;
 use super::app::{App, Curve};
-use super::batch::{Batch, fixed};
 use super::planner::{Batching, JobView};
 use super::rows::Row;
 use crate::outcome::{JobOutcome, Span};
@@ -13,7 +15,8 @@ use crate::outcome::{JobOutcome, Span};
 pub(super) struct Job<'a> {
     row: &'a Row,
     app: &'a App,
-    batching: Batching,
+    /// Where a policy goes by goodput.
+    agent: Option<Agent>,
     held: Vec<Replicas>,
     replicas: u32,
     curve: Option<Curve>,
@@ -37,7 +40,10 @@ impl<'a> Job<'a> {
         Self {
             row,
             app,
-            batching: if app.pinned_batch().is_some() { Batching::Stated } else { batching },
+            agent: match batching {
+                Batching::Stated => None,
+                Batching::Goodput => Some(Agent::new(app.limits(), app.replicas_max())),
+            },
             held: Vec::new(),
             replicas: 0,
             curve: None,
@@ -70,6 +76,7 @@ impl<'a> Job<'a> {
 
     pub(super) fn view(&self, id: usize, now_s: f64) -> JobView<'_> {
         let epochs = self.app.epochs();
+        let (restarts, age_s) = (self.starts.saturating_sub(1), now_s - self.row.time);
         JobView {
             id,
             row: self.row,
@@ -77,10 +84,11 @@ impl<'a> Job<'a> {
             replicas_max: self.app.replicas_max(),
             pinned: self.app.pinned_batch().is_some(),
             held: &self.held,
-            age_s: now_s - self.row.time,
+            age_s,
             attained_gpu_s: self.attained_gpu_s,
             executed_s: self.executed_s,
-            restarts: self.starts.saturating_sub(1),
+            restarts,
+            elastic: self.agent.as_ref().map(|agent| agent.elastic(restarts, age_s)),
             restart_left_s: self.delay_s,
             epoch: self.epoch,
             epochs,
@@ -105,11 +113,11 @@ impl<'a> Job<'a> {
             let whole = self.batch.total(self.replicas);
             let timing = self.app.timing(curve, self.batch.local);
             let gradient = self.app.gradient(super::read::narrow(whole), self.epoch);
-            let scale = whole / f64::from(self.app.limits().initial);
-            let gain = {
-                let under = gradient.var / scale + gradient.sqr;
-                if under > 0.0 { (gradient.var + gradient.sqr) / under } else { 1.0 }
-            };
+            if let Some(agent) = &mut self.agent {
+                let spread = Spread::new(nodes(&self.held), self.replicas);
+                agent.learn(spread, self.batch.local, timing, gradient);
+            }
+            let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
             let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
             let target = self.app.target(self.epoch);
             if self.progress + rate * left < target {
@@ -168,16 +176,16 @@ impl<'a> Job<'a> {
     }
 
     fn note(&mut self, at_s: f64) {
-        let nodes = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        let nodes = nodes(&self.held);
         self.timeline.push(Span { at_s, servers: 0, workers: self.replicas, nodes });
     }
 
     fn choose_batch(&mut self) {
-        let stated = self.app.pinned_batch().unwrap_or(self.row.batch_size);
-        let batch = match self.batching {
-            Batching::Stated | Batching::Goodput => {
-                fixed(&self.app.limits(), self.replicas, stated)
-            }
+        let (limits, spread) = (self.app.limits(), Spread::new(nodes(&self.held), self.replicas));
+        let batch = match (self.app.pinned_batch(), &mut self.agent) {
+            (None, Some(agent)) => agent.batch(spread),
+            (Some(pinned), _) => fixed(&limits, self.replicas, pinned),
+            (None, None) => fixed(&limits, self.replicas, self.row.batch_size),
         };
         // So many replicas that not a sample is left for each take one sample each.
         self.batch = batch.unwrap_or(Batch { local: 1, accumulation: 0 });
@@ -200,4 +208,8 @@ impl<'a> Job<'a> {
     pub(super) fn rescale_share(&self) -> Option<f64> {
         (self.executed_s > 0.0).then(|| self.rescale_s / self.executed_s)
     }
+}
+
+fn nodes(held: &[Replicas]) -> u32 {
+    u32::try_from(held.len()).unwrap_or(u32::MAX)
 }

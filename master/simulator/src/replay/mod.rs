@@ -5,8 +5,8 @@
 //! placement; what a step is worth follows from the gradients that were measured in that epoch.
 //! The job ends when it has made as much progress as its epochs take at the initial batch.
 
+mod agent;
 pub mod app;
-mod batch;
 mod job;
 mod planner;
 mod policies;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use scheduler::baseline::gpus::Replicas;
-use scheduler::goodput::Limits;
+use scheduler::goodput::{Elastic, Limits};
 
 use super::app::App;
 use super::rows::Row;
@@ -73,6 +73,8 @@ pub struct JobView<'a> {
     /// number of epochs that its owner states.
     pub progress: f64,
     pub work_left: f64,
+    /// What was learned of its goodput, where batches are chosen by it.
+    pub elastic: Option<Elastic>,
     /// The truth about it: for oracles only.
     pub app: &'a App,
 }

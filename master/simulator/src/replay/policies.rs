@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use scheduler::baseline::gpus::Replicas;
 use scheduler::baseline::oracle::{Known, oracle};
 use scheduler::baseline::tiresias::{QUEUE_GPU_S, Queued, tiresias};
+use scheduler::goodput::batch::{Batch, fixed};
 
 use super::app::App;
-use super::batch::{Batch, fixed};
 use super::planner::{Batching, JobView, Planner, View};
 use super::profile::NODE_GPUS;
 

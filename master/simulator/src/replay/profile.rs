@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::read::{columns, narrow, whole};
 
 /// Nodes of a placement that was measured as such.
-pub const PLACED_NODES: usize = 4;
+pub(super) const PLACED_NODES: usize = 4;
 /// GPUs of a node in the measurements.
-pub const NODE_GPUS: u32 = 4;
+pub(super) const NODE_GPUS: u32 = 4;
 /// Places of the index over placements: one digit of 0 to 4 for each node.
 const PLACEMENTS: usize = 625;
 /// Larger batches than anybody trains with.
@@ -81,9 +81,9 @@ impl Placements {
             return None;
         }
         let key = |turn: usize| {
-            let turned = counts[turn..].iter().chain(&counts[..turn]);
-            turned.fold(Some(0_u32), |key, count| {
-                (1..=NODE_GPUS).contains(count).then_some(key? * (NODE_GPUS + 1) + count)
+            let mut turned = counts[turn..].iter().chain(&counts[..turn]);
+            turned.try_fold(0_u32, |key, count| {
+                (1..=NODE_GPUS).contains(count).then_some(key * (NODE_GPUS + 1) + count)
             })
         };
         let mut least = u32::MAX;
