@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use simulator::replay::{Folders, Profiles, Row, read_rows};
 
 /// The folder of the Pollux data; none, with a line that says so, where it is not there.
-pub fn data() -> Option<PathBuf> {
+#[expect(clippy::print_stderr, reason = "who runs the tests is to see what was left out")]
+pub(crate) fn data() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let told = std::env::var_os("OPTIMUS_DATA");
     let data = told.map_or_else(|| root.join("../shared/data"), PathBuf::from);
@@ -20,25 +21,25 @@ pub fn data() -> Option<PathBuf> {
     None
 }
 
-pub fn golden(name: &str) -> Option<Vec<serde_json::Value>> {
+pub(crate) fn golden(name: &str) -> Option<Vec<serde_json::Value>> {
     let text = std::fs::read_to_string(data()?.join("golden").join(name)).unwrap();
     Some(serde_json::from_str(&text).unwrap())
 }
 
-pub fn number(value: &serde_json::Value, field: &str) -> f64 {
+pub(crate) fn number(value: &serde_json::Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("{field} of {value}"))
 }
 
-pub fn count(value: &serde_json::Value) -> u32 {
+pub(crate) fn count(value: &serde_json::Value) -> u32 {
     u32::try_from(value.as_u64().unwrap()).unwrap()
 }
 
-pub fn all_apps(data: &Path) -> Profiles {
+pub(crate) fn all_apps(data: &Path) -> Profiles {
     let folders = Folders::of(data);
     let names = folders.names();
     Profiles::load(&folders, names.iter().map(String::as_str)).unwrap()
 }
 
-pub fn workload(data: &Path, name: &str) -> Vec<Row> {
+pub(crate) fn workload(data: &Path, name: &str) -> Vec<Row> {
     read_rows(std::fs::File::open(data.join(name)).unwrap()).unwrap()
 }
