@@ -8,8 +8,11 @@
 
 mod drf;
 mod fifo;
+pub mod gpus;
 mod nodes;
+pub mod oracle;
 mod tetris;
+pub mod tiresias;
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -5,6 +5,14 @@
 //! that it spans, K its replicas, m the batch of one replica, s the accumulation steps, so that
 //! the whole batch is M = K·m·(s+1).
 
+pub mod batch;
+pub mod efficiency;
+pub mod fit;
+pub mod throughput;
+
+pub use batch::{Batch, Choice};
+pub use throughput::Spread;
+
 /// Seconds of an iteration as a function of N, K and m: the seven constants of the throughput
 /// model, in s and s per sample (Pollux, section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -6,6 +6,7 @@ pub mod models;
 pub mod outcome;
 pub mod plot;
 pub mod random;
+pub mod replay;
 pub mod report;
 pub mod trace;
 pub mod words;
