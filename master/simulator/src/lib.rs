@@ -3,4 +3,6 @@
 
 pub mod outcome;
 pub mod random;
+pub mod speed;
 pub mod workload;
+pub mod world;
