@@ -10,4 +10,6 @@ pub mod replay;
 pub mod report;
 pub mod trace;
 pub mod words;
+pub mod speed;
 pub mod workload;
+pub mod world;
