@@ -26,6 +26,7 @@ fn all_faults_are_listed_at_once() {
         listen = 'nowhere'
         state_dir = 7
         [rounds]
+        policy = 'horizont'
         interval = '60'
         spacing = 1
         hysteresis_factor = 1000.0
@@ -40,6 +41,7 @@ fn all_faults_are_listed_at_once() {
         "clutser",
         "listen",
         "state_dir",
+        "rounds.policy",
         "rounds.interval",
         "rounds.spacing",
         "rounds.hysteresis_factor",

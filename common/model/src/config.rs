@@ -60,6 +60,9 @@ pub struct TlsConfig {
     pub key: Option<String>,
 }
 
+/// Policies that a daemon can run: those that need no more than its jobs tell.
+pub const POLICIES: [&str; 4] = ["horizon", "optimus", "drf", "tetris"];
+
 /// What the agent says it has, instead of what it finds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -73,6 +76,8 @@ pub struct CapacityConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RoundConfig {
+    /// Who gets what: one of [`POLICIES`].
+    pub policy: String,
     pub interval: DurationMs,
     /// Least time between two rounds, whatever asks for one.
     pub spacing: DurationMs,
@@ -162,6 +167,7 @@ impl Default for AgentConfig {
 impl Default for RoundConfig {
     fn default() -> Self {
         Self {
+            policy: POLICIES[0].to_owned(),
             interval: DurationMs::seconds(600),
             spacing: DurationMs::seconds(1),
             hysteresis_factor: 1.5,
@@ -273,6 +279,13 @@ impl MasterConfig {
                 "jobs.backoff_max",
                 format!("{} is under jobs.backoff = {}", jobs.backoff_max, jobs.backoff),
                 "raise it",
+            ));
+        }
+        if !POLICIES.contains(&rounds.policy.as_str()) {
+            faults.push(Fault::new(
+                "rounds.policy",
+                format!("{:?} is not a policy", rounds.policy),
+                format!("give one of {}", POLICIES.join(", ")),
             ));
         }
         if !(1..=16).contains(&rounds.profile_shapes_max) {

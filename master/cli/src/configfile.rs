@@ -10,13 +10,14 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 28] = [
+pub(crate) const MASTER_KEYS: [Key; 29] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
+    Key::optional("rounds.policy", Want::Text),
     Key::optional("rounds.interval", Want::Duration),
     Key::optional("rounds.spacing", Want::Duration),
     Key::optional("rounds.hysteresis_factor", Want::Decimal),

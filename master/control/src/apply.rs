@@ -80,7 +80,7 @@ impl Control {
             id,
             at: self.now.unix,
             cause,
-            policy: "optimus".to_owned(),
+            policy: self.settings.policy.name().to_owned(),
             elapsed_s,
             jobs_seen,
             started: 0,

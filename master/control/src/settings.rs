@@ -49,7 +49,7 @@ impl From<&MasterConfig> for Settings {
             policy: Policy {
                 hysteresis_factor: rounds.hysteresis_factor,
                 change_spacing_ms: rounds.change_spacing.0,
-                ..Policy::default()
+                ..Policy::by_name(&rounds.policy).unwrap_or_default()
             },
             profile_shapes_max: count(rounds.profile_shapes_max),
             profile_ms: rounds.profile_time.0,

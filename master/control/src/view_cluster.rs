@@ -90,7 +90,7 @@ impl Control {
             cluster: self.settings.cluster.clone(),
             started: self.started.unix,
             uptime_s: age_s(self.started.mono),
-            policy: "optimus".to_owned(),
+            policy: self.settings.policy.name().to_owned(),
             round_interval_s: seconds(self.settings.interval_ms),
             last_round: self.rounding.finished.map(|(id, _, _)| id),
             last_round_age_s: self.rounding.finished.map(|(_, _, at)| age_s(at)),

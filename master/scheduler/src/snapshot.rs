@@ -154,13 +154,24 @@ impl Policy {
     /// A policy by the name that people give it; none where there is no such policy.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        let (allocation, placing) = match name {
-            "optimus" => (Allocation::MarginalGain, Placing::Transfer),
-            "drf" => (Allocation::Drf, Placing::Spread),
-            "tetris" => (Allocation::Tetris, Placing::Pack),
-            "fifo" => (Allocation::Fifo, Placing::FirstFit),
-            _ => return None,
-        };
+        let (_, allocation, placing) = *NAMES.iter().find(|(known, ..)| *known == name)?;
         Some(Self { allocation, placing, ..Self::default() })
     }
+
+    /// The name of this pair of an allocation and a placement.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let named = NAMES.iter().find(|(_, allocation, placing)| {
+            (*allocation, *placing) == (self.allocation, self.placing)
+        });
+        named.map_or("a pair of its own", |(name, ..)| name)
+    }
 }
+
+/// Policies by name.
+const NAMES: [(&str, Allocation, Placing); 4] = [
+    ("optimus", Allocation::MarginalGain, Placing::Transfer),
+    ("drf", Allocation::Drf, Placing::Spread),
+    ("tetris", Allocation::Tetris, Placing::Pack),
+    ("fifo", Allocation::Fifo, Placing::FirstFit),
+];
