@@ -3,6 +3,7 @@
 use simulator::outcome::Outcome;
 use simulator::trace::Trace;
 
+use super::replicas::replicas;
 use super::trace::Input;
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
@@ -28,10 +29,39 @@ pub(super) fn runner<'a>(
     input: &'a Input,
     args: &'a SimulateArgs,
 ) -> Result<Box<dyn Runner + 'a>, Failure> {
-    match input.trace {
-        Trace::Pollux(_) => Err(Failure::invalid("not there yet", "")),
-        Trace::Ours(_) | Trace::Philly(_) => Ok(Box::new(Servers { input, args })),
+    match &input.trace {
+        Trace::Pollux(rows) => {
+            refuse(
+                "a workload of the Pollux paper",
+                &[
+                    ("--spacing", args.spacing.is_some()),
+                    ("--estimates", args.estimates.is_some()),
+                    ("--error-work", args.error_work.is_some()),
+                    ("--error-speed", args.error_speed.is_some()),
+                    ("--failures", args.failures.is_some()),
+                    ("--limit", args.limit.is_some()),
+                ],
+            )?;
+            Ok(Box::new(replicas(rows, input, args)?))
+        }
+        Trace::Ours(_) | Trace::Philly(_) => {
+            refuse(
+                "this kind of trace",
+                &[
+                    ("--profiles", args.profiles.is_some()),
+                    ("--interference", args.interference.is_some()),
+                ],
+            )?;
+            Ok(Box::new(Servers { input, args }))
+        }
     }
+}
+
+/// Refuses an option that would be without effect.
+fn refuse(of: &str, given: &[(&str, bool)]) -> Result<(), Failure> {
+    given.iter().find(|(_, given)| *given).map_or(Ok(()), |(name, _)| {
+        Err(Failure::invalid(format!("{name} has no meaning for {of}"), "leave it out"))
+    })
 }
 
 /// Checks the names of policies.

@@ -48,8 +48,11 @@ pub struct Built {
 /// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
 /// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
 pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
-    let mut room = Room::of(cluster)?;
+    let mut room = Room::of(cluster);
     let mut faults = TraceError::default();
+    if !matches!(trace, Trace::Pollux(_)) {
+        room.check()?;
+    }
     let jobs = match trace {
         Trace::Ours(rows) => {
             let mut ours = |row| ours(row, &mut room, &mut faults);
@@ -83,25 +86,29 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn of(cluster: &'a Cluster) -> Result<Self, TraceError> {
+    fn of(cluster: &'a Cluster) -> Self {
         let none = Resources::default();
         let total = cluster.nodes.iter().fold(none, |sum, (_, capacity)| sum.plus(capacity));
         let (nodes, holds) = (cluster.nodes.as_slice(), BTreeMap::new());
-        let mut room = Self { nodes, total, holds, notes: Vec::new() };
-        if room.adapted(&models::worker()).is_zero() || room.adapted(&models::server()).is_zero() {
+        Self { nodes, total, holds, notes: Vec::new() }
+    }
+
+    /// Whether tasks take anything of what the cluster has, and what they do not take of it.
+    fn check(&mut self) -> Result<(), TraceError> {
+        if self.adapted(&models::worker()).is_zero() || self.adapted(&models::server()).is_zero() {
             let remedy = "give its nodes cpus, memory_bytes or slots";
-            return Err(TraceError::of_file("needs a cluster with resources", remedy));
+            return Err(TraceError::of_file("needs a cluster with resources for servers", remedy));
         }
         for (kind, amount) in [
-            ("cpus", room.total.cpus_milli),
-            ("memory_bytes", room.total.memory_bytes),
-            ("gpus", room.total.gpus),
+            ("cpus", self.total.cpus_milli),
+            ("memory_bytes", self.total.memory_bytes),
+            ("gpus", self.total.gpus),
         ] {
             if amount == 0 {
-                room.notes.push(format!("no node has {kind}: tasks are taken to need none"));
+                self.notes.push(format!("no node has {kind}: tasks are taken to need none"));
             }
         }
-        Ok(room)
+        Ok(())
     }
 
     /// A task without the kinds that the cluster does not have, and with its slot.
