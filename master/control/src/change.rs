@@ -181,7 +181,7 @@ impl Control {
             pinned: None,
             once: None,
             wish: None,
-            profiled: false,
+            profiled: self.settings.profile_shapes_max == 0,
             measured: std::collections::BTreeSet::new(),
             progress: Progress::default(),
             checkpoints: Vec::new(),

@@ -12,8 +12,12 @@ use crate::step::Control;
 const WHOLE_MAX: usize = 300;
 
 impl Control {
-    /// Panics where the state contradicts itself.
-    pub(crate) fn assert_invariants(&self) {
+    /// Panics where the state contradicts itself. Debug builds do so after each step by
+    /// themselves.
+    ///
+    /// # Panics
+    /// With what is wrong.
+    pub fn assert_invariants(&self) {
         let size = self.jobs.len() + self.nodes.len();
         let every = u64::try_from(size / WHOLE_MAX + 1).unwrap_or(1);
         let turn = self.rounding.revision % every;

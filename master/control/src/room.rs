@@ -57,7 +57,9 @@ impl Control {
             self.free_ports(|held| held.job == id && held.generation == generation);
         }
         self.remove_litter(id);
+        let now = self.now.mono;
         let job = self.job_mut(id);
+        job.count_attained(placement.shape(), now);
         job.gap_since = job.live.as_ref().and_then(|live| live.last_step_at).or(job.gap_since);
         job.live = None;
         self.out.room_freed = true;

@@ -79,6 +79,13 @@ impl Control {
         }
         let (spacing, interval) = (self.settings.spacing_ms, self.settings.interval_ms);
         let begun = self.rounding.begun;
+        if self.settings.rounds_on_grid {
+            if self.wants_rounds() {
+                let at = self.next_on_grid(interval.max(1));
+                self.timers.set(Timer::Round, at.max(self.rounding.hold_until));
+            }
+            return;
+        }
         if !self.rounding.causes.is_empty() {
             let at = begun.map_or(now, |begun| begun.plus(spacing).max(now));
             self.timers.set(Timer::Round, at.max(self.rounding.hold_until));
@@ -86,6 +93,15 @@ impl Control {
             let at = begun.map_or(now, |begun| begun.plus(interval).max(now));
             self.timers.set(Timer::Round, at.max(self.rounding.hold_until));
         }
+    }
+
+    /// The next whole multiple of the interval since the start: now, where no round was held now.
+    fn next_on_grid(&self, interval: u64) -> Millis {
+        let (start, now) = (self.started.mono, self.now.mono);
+        let past = now.since(start) % interval;
+        let held = self.rounding.begun == Some(now);
+        let wait = if past == 0 && !held { 0 } else { interval - past };
+        now.plus(wait)
     }
 
     fn wants_rounds(&self) -> bool {
@@ -191,7 +207,7 @@ impl Control {
             current,
             want,
             requested: None,
-            attained_s: 0.0,
+            attained_s: job.attained_s(self.now.mono),
             goodput: None,
             rescale_cost_s: self.rescale_cost_s(job),
         })

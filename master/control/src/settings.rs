@@ -9,7 +9,11 @@ pub struct Settings {
     pub cluster: String,
     pub interval_ms: u64,
     pub spacing_ms: u64,
+    /// Rounds only at whole multiples of the interval since the start: whatever happens waits for
+    /// the next one. For runs beside published schedulers that know no other rounds.
+    pub rounds_on_grid: bool,
     pub policy: Policy,
+    /// 0: nothing is profiled, whoever carries out the rounds knows the speeds.
     pub profile_shapes_max: usize,
     pub profile_ms: u64,
     /// Assumed cost of a job's first rescale, in s.
@@ -41,6 +45,7 @@ impl From<&MasterConfig> for Settings {
             cluster: config.cluster.clone(),
             interval_ms: rounds.interval.0,
             spacing_ms: rounds.spacing.0,
+            rounds_on_grid: false,
             policy: Policy {
                 hysteresis_factor: rounds.hysteresis_factor,
                 change_spacing_ms: rounds.change_spacing.0,

@@ -105,6 +105,12 @@ impl Control {
         commands
     }
 
+    /// What was refused where it entered, by kind, since the start.
+    #[must_use]
+    pub const fn refused(&self) -> &Refused {
+        &self.refused
+    }
+
     /// When a [`Event::Tick`] is wanted at the latest; none where nothing is waited for.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {

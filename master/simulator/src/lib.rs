@@ -8,6 +8,8 @@ pub mod plot;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod speed;
 pub mod trace;
 pub mod words;
 pub mod workload;
+pub mod world;

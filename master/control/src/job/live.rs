@@ -11,6 +11,8 @@ use crate::job::float;
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub(crate) generation: Generation,
+    /// When it began, or was taken up again.
+    pub(crate) begun: Millis,
     pub(crate) tasks: BTreeMap<Task, TaskState>,
     pub(crate) workers: BTreeMap<u32, Worker>,
     /// Every worker has reported a step: measuring counts from there.
@@ -98,6 +100,7 @@ impl Live {
     pub(crate) fn new(generation: Generation, now: Millis) -> Self {
         Self {
             generation,
+            begun: now,
             tasks: BTreeMap::new(),
             workers: BTreeMap::new(),
             based: false,

@@ -40,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) publishing: Option<CheckpointRecord>,
     /// The instant of the last step before the generation now starting.
     pub(crate) gap_since: Option<Millis>,
+    /// GPU seconds (or task seconds, where it has no GPUs) of the generations that ended.
+    pub(crate) attained_s: f64,
     /// Learning rates that it announced; kept in a record of their own.
     pub(crate) rates: Rates,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
@@ -62,6 +64,7 @@ impl Job {
             decision: None,
             publishing: None,
             gap_since: None,
+            attained_s: 0.0,
             rates: Rates::default(),
             curve,
             loss_fit: None,
@@ -117,6 +120,30 @@ impl Job {
             model::Batch::PerWorker(samples) => format!("{mode} per worker {samples}"),
         };
         SpeedKey::Model { key, rule }
+    }
+
+    /// GPUs that a shape takes; servers and workers where it takes none.
+    fn weight(&self, shape: Shape) -> f64 {
+        let spec = self.spec();
+        let gpus = |each: u64, count: u32| float(each) * f64::from(count);
+        let all = gpus(spec.worker.gpus, shape.workers) + gpus(spec.server.gpus, shape.servers);
+        if spec.worker.gpus == 0 && spec.server.gpus == 0 {
+            return f64::from(shape.workers) + f64::from(shape.servers);
+        }
+        all
+    }
+
+    /// GPU seconds that it had so far, or task seconds where it takes no GPUs. Those of
+    /// generations before the last start of the master are not known any more.
+    pub(crate) fn attained_s(&self, now: Millis) -> f64 {
+        let present = self.live.as_ref().map_or(0.0, |live| now.seconds_since(live.begun));
+        self.attained_s + present * self.weight(self.shape())
+    }
+
+    /// A generation of this shape is over.
+    pub(crate) fn count_attained(&mut self, shape: Shape, now: Millis) {
+        let seconds = self.live.as_ref().map_or(0.0, |live| now.seconds_since(live.begun));
+        self.attained_s += seconds * self.weight(shape);
     }
 
     /// The newest checkpoint that can be resumed from.

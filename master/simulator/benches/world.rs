@@ -1,0 +1,2 @@
+//! What whole runs cost.
+fn main() {}

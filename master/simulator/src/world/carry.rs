@@ -1,0 +1,187 @@
+//! The hands of the state machine: its store, its planner, its publisher, its messages.
+
+use control::command::Command;
+use control::job::phase::Phase;
+use control::record::JobRecord;
+use control::{Event, Publish, Published, Record, SessionId, Write};
+use model::JobId;
+use model::client::{Answer, Reply};
+use scheduler::snapshot::{Policy, Snapshot};
+
+use super::{Due, Fidelity, RECONNECT_MS, World};
+
+/// What planning and publishing take, where messages take their time.
+const PLAN_MS: u64 = 10;
+const PUBLISH_MS: u64 = 50;
+
+impl World {
+    pub(super) fn carry_out(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            if self.trouble.dies_after.is_some_and(|after| self.commands >= after) {
+                self.trouble.dies_after = None;
+                self.restart_master();
+                return;
+            }
+            self.commands += 1;
+            match command {
+                Command::Persist(writes) => self.persist(writes),
+                Command::Reply { request, reply } => self.answered(request.0, *reply),
+                Command::SendDesired { node, session, desired } => {
+                    if let Some(node) = self.index.get(&node).copied() {
+                        self.send_down(node, session, desired);
+                    }
+                }
+                Command::Disconnect { session, .. } => self.disconnected(session),
+                Command::Plan { snapshot, policy } => self.plan(*snapshot, &policy),
+                Command::Publish(publish) => self.publish(*publish),
+                Command::RemoveCheckpoint { job, directory, .. } => {
+                    if let Some(job) = self.job_of(job) {
+                        self.truths[job].saved.remove(&directory);
+                    }
+                }
+            }
+        }
+    }
+
+    fn persist(&mut self, writes: Vec<Write>) {
+        let keeps = self.is_exact();
+        for write in writes {
+            match write {
+                Write::Put(record) => {
+                    if let Record::JobV1(job) = &record
+                        && job.phase.is_final()
+                    {
+                        self.ended(job);
+                    }
+                    if keeps {
+                        self.store.insert(record.key(), record);
+                    }
+                }
+                Write::Delete(key) => {
+                    self.store.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, request: u64, reply: Reply) {
+        let Some(job) = self.requests.remove(&request) else { return };
+        match reply {
+            Ok(Answer::Submitted { job: id, .. }) => {
+                let known = usize::try_from(id.0.saturating_sub(1)).unwrap_or(usize::MAX);
+                if known == self.jobs.len() {
+                    self.jobs.push(job);
+                }
+                self.truths[job].id = Some(id);
+            }
+            other => {
+                let name = &self.workload.jobs[job].id;
+                self.findings.push(format!("job {name} was not accepted: {other:?}"));
+            }
+        }
+    }
+
+    fn plan(&mut self, mut snapshot: Snapshot, policy: &Policy) {
+        self.tally.rounds += 1;
+        self.idle_rounds = if self.trainings.is_empty() { self.idle_rounds + 1 } else { 0 };
+        self.tell_truth(&mut snapshot);
+        let plan = scheduler::plan(&snapshot, policy, &mut self.cache);
+        let refused = if self.options.check_plans || self.is_exact() {
+            scheduler::check(&snapshot, &plan)
+        } else {
+            Vec::new()
+        };
+        self.findings.extend(refused.iter().map(|finding| format!("the plan: {finding}")));
+        let event = Event::RoundFinished { plan, refused, elapsed_s: 0.0 };
+        self.later(PLAN_MS, event);
+    }
+
+    fn publish(&mut self, publish: Publish) {
+        let Publish { job, generation, checkpoint, directory, .. } = publish;
+        let saved = self.job_of(job).and_then(|job| self.truths[job].saved.get_mut(&directory));
+        let outcome = match saved {
+            Some(saved) if !self.trouble.store_fails => {
+                // It reaches the disk even where the master dies before it hears of it.
+                saved.published = true;
+                Ok(Published { manifest_url: directory, bytes: 1 })
+            }
+            Some(_) => Err("cannot write the manifest: no space left on device".to_owned()),
+            None => Err(format!("{directory} has no parts")),
+        };
+        self.later(PUBLISH_MS, Event::Published { job, generation, checkpoint, outcome });
+    }
+
+    /// An answer of the master's own threads.
+    fn later(&mut self, ms: u64, event: Event) {
+        let ms = match self.options.fidelity {
+            Fidelity::Exact { .. } => ms,
+            Fidelity::Coarse { .. } => 0,
+        };
+        let due = Due::Master { life: self.life, event: Box::new(event) };
+        self.queue.put(self.now.plus(ms), due);
+    }
+
+    pub(super) fn note_published(&mut self, job: JobId, directory: &str) {
+        if let Some(job) = self.job_of(job) {
+            let truth = &mut self.truths[job];
+            truth.resume = truth.saved.get(directory).copied().or(truth.resume);
+        }
+    }
+
+    fn send_down(&mut self, node: usize, session: SessionId, desired: model::agent::Desired) {
+        let link = &mut self.agents[node].link;
+        if link.cut {
+            return;
+        }
+        if link.losses > 0 {
+            link.losses -= 1;
+            return;
+        }
+        let at = self.now.plus(link.delay_ms).max(link.down_until);
+        link.down_until = at;
+        self.queue.put(at, Due::Agent { node, session, desired });
+    }
+
+    /// What a node's agent says, on its way to the master.
+    pub(super) fn send_up(&mut self, node: usize, event: Event) {
+        let link = &mut self.agents[node].link;
+        if link.cut {
+            return;
+        }
+        if link.losses > 0 {
+            link.losses -= 1;
+            return;
+        }
+        let at = self.now.plus(link.delay_ms).max(link.up_until);
+        link.up_until = at;
+        self.queue.put(at, Due::Master { life: self.life, event: Box::new(event) });
+    }
+
+    fn disconnected(&mut self, session: SessionId) {
+        for node in 0..self.agents.len() {
+            if self.agents[node].session == Some(session) {
+                self.agents[node].session = None;
+                self.agents[node].silent_since = Some(self.now);
+                self.watch_silence(node);
+                self.queue.put(self.now.plus(RECONNECT_MS), Due::Connect(node));
+            }
+        }
+    }
+
+    fn ended(&mut self, record: &JobRecord) {
+        let Some(job) = self.job_of(record.id) else { return };
+        let now = self.now;
+        let truth = &mut self.truths[job];
+        if truth.ended {
+            return;
+        }
+        truth.ended = true;
+        truth.saved.clear();
+        if let Phase::Completed { .. } = record.phase {
+            let at = truth.done_at.unwrap_or(now);
+            truth.outcome.completion_s = Some(at.seconds_since(model::Millis::default()));
+        }
+        self.tally.ended += 1;
+        self.tally.changed = true;
+    }
+}
