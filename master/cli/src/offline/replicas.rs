@@ -6,7 +6,7 @@ use simulator::outcome::Outcome;
 use simulator::replay::{self, Folders, Options, Profiles, Row, find_profiles};
 use simulator::trace::PolluxRow;
 
-use super::runner::Runner;
+use super::runner::{NoRun, Runner};
 use super::trace::Input;
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
@@ -91,10 +91,11 @@ impl Runner for Replicas {
         replay::POLICIES.into_iter().map(plain).collect()
     }
 
-    fn run(&self, policy: &str, seed: u64, _told: &dyn Fn(f64)) -> Result<Outcome, String> {
+    fn run(&self, policy: &str, seed: u64, _told: &dyn Fn(f64)) -> Result<Outcome, NoRun> {
         let name = if policy == "optimus" { ORACLE } else { policy };
         let options = Options { policy: name.to_owned(), seed, ..self.options.clone() };
-        let outcome = replay::run(&self.profiles, &self.rows, self.nodes, &options)?;
+        let outcome = replay::run(&self.profiles, &self.rows, self.nodes, &options)
+            .map_err(NoRun::Invalid)?;
         Ok(Outcome { policy: policy.to_owned(), ..outcome })
     }
 }
