@@ -22,7 +22,7 @@ use model::job::TASKS_MAX;
 
 pub use drf::drf;
 pub use fifo::fifo;
-pub use nodes::{Nodes, Placer, Rule, first_fit, pack, spread};
+pub use nodes::{Nodes, Placer, Rule, fill, first_fit, pack, spread};
 pub use tetris::tetris;
 
 /// A job that asks for tasks. Amounts are by kind, in the order of the cluster's; below zero is
@@ -39,6 +39,8 @@ pub struct Ask<'a> {
     /// What the job's owner asked for.
     pub requested: Option<Shape>,
     pub arrival_ms: u64,
+    /// GPU seconds that it had so far.
+    pub attained_gpu_s: f64,
     /// Seconds left at a shape, as estimated for Optimus.
     pub seconds_left: &'a dyn Fn(Shape) -> f64,
 }
@@ -49,7 +51,8 @@ impl fmt::Debug for Ask<'_> {
         shown.field("least", &self.least).field("max", &self.max);
         shown.field("server", &self.server).field("worker", &self.worker);
         shown.field("weight", &self.weight).field("requested", &self.requested);
-        shown.field("arrival_ms", &self.arrival_ms).finish_non_exhaustive()
+        shown.field("arrival_ms", &self.arrival_ms).field("attained_gpu_s", &self.attained_gpu_s);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -75,6 +78,17 @@ impl Ask<'_> {
 
     fn is_free(&self) -> bool {
         self.need(Shape::new(1, 1)).all(|need| need == 0)
+    }
+
+    /// What its owner asked for, where that is within its bounds and the whole cluster holds it.
+    fn sound_request(&self, total: &[i64]) -> Option<Shape> {
+        let (least, max) = self.bounds()?;
+        let is_sound = |shape: &Shape| {
+            (least.servers..=max.servers).contains(&shape.servers)
+                && (least.workers..=max.workers).contains(&shape.workers)
+                && Free::of(total).take(self, Shape::default(), *shape)
+        };
+        self.requested.filter(is_sound)
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod batch;
 pub mod efficiency;
 pub mod fit;
+pub mod genetic;
 pub mod throughput;
 
 pub use batch::{Batch, Choice};

@@ -45,6 +45,7 @@ pub fn sound(policy: &Policy) -> Policy {
         hysteresis_factor: fine(policy.hysteresis_factor, default.hysteresis_factor),
         change_spacing_ms: policy.change_spacing_ms,
         young_factor: fine(policy.young_factor, default.young_factor),
+        queue_gpu_s: fine(policy.queue_gpu_s, default.queue_gpu_s),
         unknown_remaining_s: fine(policy.unknown_remaining_s, default.unknown_remaining_s),
     }
 }

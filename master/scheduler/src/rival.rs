@@ -5,7 +5,9 @@
 use model::Shape;
 
 use crate::allocate::within;
-use crate::baseline::{Ask, Nodes, Placer, Rule, drf, fifo, first_fit, pack, spread, tetris};
+use crate::baseline::{
+    Ask, Nodes, Placer, Rule, drf, fifo, fill, first_fit, pack, spread, tetris, tiresias,
+};
 use crate::entry::Standing;
 use crate::place::{Effort, Shrink, find_first};
 use crate::plan::Words;
@@ -19,6 +21,9 @@ const TRIES_MAX: u32 = 3;
 impl Round<'_> {
     /// The whole round for a pair that is not the paper's.
     pub(crate) fn run_rival(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
+        if self.policy.allocation == Allocation::Tiresias {
+            return self.run_queues(watch);
+        }
         self.serve_fixed();
         for attempt in 1..=TRIES_MAX {
             self.allocate();
@@ -91,6 +96,7 @@ impl Round<'_> {
                     weight: entry.input.priority,
                     requested: entry.input.requested,
                     arrival_ms: entry.input.arrival.0,
+                    attained_gpu_s: entry.input.attained_s,
                     seconds_left,
                 }
             })
@@ -99,6 +105,7 @@ impl Round<'_> {
             Allocation::Drf | Allocation::MarginalGain => drf(&total, &free, &asks),
             Allocation::Tetris => tetris(&total, &free, &asks),
             Allocation::Fifo => fifo(&total, &free, &asks),
+            Allocation::Tiresias => tiresias::shapes(&total, &free, &asks, self.policy.queue_gpu_s),
         }
     }
 
@@ -133,6 +140,7 @@ impl Round<'_> {
             Placing::Spread => spread,
             Placing::Pack => pack,
             Placing::FirstFit => first_fit,
+            Placing::Fill => fill,
         };
         let (capacity, mut left, open) = self.books();
         let kinds = self.room.kinds.count();
@@ -145,7 +153,7 @@ impl Round<'_> {
     fn start_by_rule(&mut self) {
         let starting = match self.policy.allocation {
             Allocation::MarginalGain => self.starting(),
-            Allocation::Drf | Allocation::Tetris | Allocation::Fifo => {
+            Allocation::Drf | Allocation::Tetris | Allocation::Fifo | Allocation::Tiresias => {
                 let starts = |job: &usize| {
                     let entry = &self.entries[*job];
                     entry.is_share() && entry.needs_place()
@@ -158,6 +166,7 @@ impl Round<'_> {
             Placing::Spread => Rule::Spread,
             Placing::Pack => Rule::Pack,
             Placing::FirstFit => Rule::FirstFit,
+            Placing::Fill => Rule::Fill,
         };
         let (capacity, mut left, open) = self.books();
         let kinds = self.room.kinds.count();
@@ -239,7 +248,7 @@ impl Round<'_> {
         match self.policy.allocation {
             Allocation::MarginalGain => gains.shrinking(whole),
             // What was requested, or nothing.
-            Allocation::Fifo => Vec::new(),
+            Allocation::Fifo | Allocation::Tiresias => Vec::new(),
             Allocation::Drf | Allocation::Tetris => {
                 let least = gains.least;
                 let mut shapes = Vec::new();
@@ -261,7 +270,7 @@ impl Round<'_> {
     }
 
     /// Capacity, what is left beside all that is there now, and whether a node is open.
-    fn books(&self) -> (Vec<i64>, Vec<i64>, Vec<bool>) {
+    pub(crate) fn books(&self) -> (Vec<i64>, Vec<i64>, Vec<bool>) {
         let mut capacity = Vec::new();
         let mut left = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -275,11 +284,11 @@ impl Round<'_> {
 
 /// Amounts in the numbers that the baselines count in. A demand beyond them fits nowhere, as what
 /// there is of a kind counts as one less.
-fn narrow(amounts: &[i128]) -> Vec<i64> {
+pub(crate) fn narrow(amounts: &[i128]) -> Vec<i64> {
     let narrow = |amount: &i128| i64::try_from((*amount).max(0)).unwrap_or(i64::MAX);
     amounts.iter().map(narrow).collect()
 }
 
-fn narrow_room(amounts: &[i128]) -> Vec<i64> {
+pub(crate) fn narrow_room(amounts: &[i128]) -> Vec<i64> {
     narrow(amounts).into_iter().map(|amount| amount.min(i64::MAX - 1)).collect()
 }

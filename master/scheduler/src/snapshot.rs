@@ -99,6 +99,8 @@ pub enum Allocation {
     Tetris,
     /// By arrival, each what it requested.
     Fifo,
+    /// Least attained service first, in two queues, each what it requested; others give way.
+    Tiresias,
 }
 
 /// How a job's tasks are put on nodes.
@@ -113,6 +115,8 @@ pub enum Placing {
     Pack,
     /// Each task on the first node with room.
     FirstFit,
+    /// As many tasks as fit on the node with the largest free share, then on the next.
+    Fill,
 }
 
 /// The knobs of a round.
@@ -129,6 +133,8 @@ pub struct Policy {
     pub young_factor: f64,
     /// Seconds of work assumed for a job whose remaining work is unknown.
     pub unknown_remaining_s: f64,
+    /// Tiresias: GPU seconds that a job may have had before all others come first.
+    pub queue_gpu_s: f64,
 }
 
 impl Default for Policy {
@@ -140,6 +146,7 @@ impl Default for Policy {
             change_spacing_ms: 60_000,
             young_factor: 0.95,
             unknown_remaining_s: 600.0,
+            queue_gpu_s: crate::baseline::tiresias::QUEUE_GPU_S,
         }
     }
 }
@@ -169,9 +176,10 @@ impl Policy {
 }
 
 /// Policies by name.
-const NAMES: [(&str, Allocation, Placing); 4] = [
+const NAMES: [(&str, Allocation, Placing); 5] = [
     ("optimus", Allocation::MarginalGain, Placing::Transfer),
     ("drf", Allocation::Drf, Placing::Spread),
     ("tetris", Allocation::Tetris, Placing::Pack),
     ("fifo", Allocation::Fifo, Placing::FirstFit),
+    ("tiresias", Allocation::Tiresias, Placing::Fill),
 ];

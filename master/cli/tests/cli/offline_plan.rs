@@ -244,7 +244,7 @@ fn policies_take_their_fields() {
         with(job(id), &[("requested", asked.clone()), ("arrival_s", json!(arrival))])
     };
     let folder = Folder::of(&json!([node("a")]), &json!([full("x", 2.0), full("y", 1.5)]));
-    for policy in ["optimus", "drf", "tetris", "fifo"] {
+    for policy in ["optimus", "drf", "tetris", "fifo", "tiresias"] {
         let plan = folder.planned(&format!("--policy {policy}"));
         assert_eq!(plan["policy"], policy);
         assert_eq!(plan["jobs"][0]["id"], "x");
@@ -257,15 +257,15 @@ fn policies_take_their_fields() {
     ]);
     let folder = Folder::of(&json!([node("a")]), &lacking);
     assert_eq!(folder.plan("").code, Some(0));
-    let ran = folder.plan("--policy fifo -o json");
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-    let message = ran.error()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("jobs[1].requested") && message.contains("jobs[2].arrival_s"));
-    for policy in ["pollux", "tiresias"] {
-        let ran = folder.plan(&format!("--policy {policy}"));
+    for policy in ["fifo", "tiresias"] {
+        let ran = folder.plan(&format!("--policy {policy} -o json"));
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.err.contains("not there yet"), "{ran:?}");
+        let message = ran.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("jobs[1].requested") && message.contains("jobs[2].arrival_s"));
     }
+    let ran = folder.plan("--policy pollux");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("not there yet"), "{ran:?}");
     assert_eq!(folder.plan("--policy nothing").code, Some(2));
 }
 

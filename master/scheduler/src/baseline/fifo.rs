@@ -16,22 +16,11 @@ pub fn fifo(total: &[i64], free: &[i64], asks: &[Ask<'_>]) -> Vec<Shape> {
     let mut order: Vec<usize> = (0..asks.len()).collect();
     order.sort_by_key(|ask| asks[*ask].arrival_ms);
     for at in order {
-        let Some(shape) = asks[at].requested.filter(|shape| is_sound(*shape, &asks[at], total))
-        else {
-            continue;
-        };
+        let Some(shape) = asks[at].sound_request(total) else { continue };
         if !free.take(&asks[at], Shape::default(), shape) {
             break;
         }
         given[at] = shape;
     }
     given
-}
-
-fn is_sound(shape: Shape, ask: &Ask<'_>, total: &[i64]) -> bool {
-    let is_inside = ask.bounds().is_some_and(|(least, max)| {
-        (least.servers..=max.servers).contains(&shape.servers)
-            && (least.workers..=max.workers).contains(&shape.workers)
-    });
-    is_inside && Free::of(total).take(ask, Shape::default(), shape)
 }

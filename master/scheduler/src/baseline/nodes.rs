@@ -32,6 +32,8 @@ pub enum Rule {
     Pack,
     /// To the first.
     FirstFit,
+    /// To the node of the task before it while it fits there, else to the largest free share.
+    Fill,
 }
 
 /// Puts jobs on nodes, one after the other; keeps an index of the nodes in between.
@@ -79,7 +81,7 @@ impl Range {
     /// The bound that counts by a rule: the larger the better.
     fn bound(self, rule: Rule) -> f64 {
         match rule {
-            Rule::Spread => self.high,
+            Rule::Spread | Rule::Fill => self.high,
             Rule::Pack => -self.low,
             Rule::FirstFit => 0.0,
         }
@@ -156,10 +158,12 @@ impl<'a> Placer<'a> {
         tasks: [(&[i64], Shape, u32); 2],
     ) -> Option<Spots> {
         let mut spots: BTreeMap<usize, Shape> = BTreeMap::new();
+        let mut last = None;
         for (need, one, count) in tasks {
             self.searches += 1;
             for _ in 0..count {
-                let Some(node) = self.find(rule, need) else {
+                let stays = last.filter(|node| rule == Rule::Fill && self.fits(*node, need));
+                let Some(node) = stays.or_else(|| self.find(rule, need)) else {
                     for (node, here) in spots {
                         self.add(node, server, i64::from(here.servers));
                         self.add(node, worker, i64::from(here.workers));
@@ -167,6 +171,7 @@ impl<'a> Placer<'a> {
                     return None;
                 };
                 self.add(node, need, -1);
+                last = Some(node);
                 let here = spots.entry(node).or_default();
                 here.servers += one.servers;
                 here.workers += one.workers;
@@ -186,6 +191,11 @@ impl<'a> Placer<'a> {
             // What is taken was found to be there, and what is given back was taken.
             self.nodes.left[at] += need.max(&0) * times;
         }
+        self.renew(node);
+    }
+
+    /// Puts what is left on a node into the tree.
+    fn renew(&mut self, node: usize) {
         self.set_leaf(node);
         let mut at = (self.leaves + self.leaf_of[node]) / 2;
         while at > 0 {
@@ -271,6 +281,21 @@ impl<'a> Placer<'a> {
         are_shut == [true; 2]
     }
 
+    /// True where one task with this need fits on an open node.
+    fn fits(&self, node: usize, need: &[i64]) -> bool {
+        self.nodes.open[node] && self.may_fit(self.leaves + self.leaf_of[node], need)
+    }
+
+    /// Sets what is left on a node, as something else than [`Placer::place`] changed it.
+    ///
+    /// # Panics
+    /// Where there are other amounts than kinds.
+    pub fn set_left(&mut self, node: usize, left: &[i64]) {
+        let at = self.kind(node, 0);
+        self.nodes.left[at..][..self.nodes.kinds].copy_from_slice(left);
+        self.renew(node);
+    }
+
     fn may_fit(&self, at: usize, need: &[i64]) -> bool {
         // A kind that the nodes do not list is not there.
         let most = |kind: usize| {
@@ -293,6 +318,11 @@ pub fn spread(
 /// One job by [`Rule::Pack`]; see [`Placer::place`], which is faster for many.
 pub fn pack(nodes: &mut Nodes<'_>, server: &[i64], worker: &[i64], shape: Shape) -> Option<Spots> {
     one(nodes, Rule::Pack, (server, worker), shape)
+}
+
+/// One job by [`Rule::Fill`]; see [`Placer::place`], which is faster for many.
+pub fn fill(nodes: &mut Nodes<'_>, server: &[i64], worker: &[i64], shape: Shape) -> Option<Spots> {
+    one(nodes, Rule::Fill, (server, worker), shape)
 }
 
 /// One job by [`Rule::FirstFit`]; see [`Placer::place`], which is faster for many.

@@ -1,6 +1,9 @@
 //! Tiresias: least attained service first, in two steps.
 
+use model::Shape;
+
 use super::gpus::{Replicas, most_free, take};
+use super::{Ask, Free};
 
 /// GPU seconds after which a job falls into the second queue: 16 GPU hours.
 pub const QUEUE_GPU_S: f64 = 57_600.0;
@@ -58,4 +61,30 @@ pub fn tiresias(gpus: &[u32], jobs: &[Queued<'_>], queue_gpu_s: f64) -> Vec<Vec<
         held[job] = most_free(&mut free, jobs[job].requested);
     }
     held
+}
+
+/// Gives each job, in [`order`] by arrival, the shape that it requested where that fits in what is
+/// left of `free`, and goes on to the next where it does not.
+///
+/// A job without a request, with one outside its bounds, or with one that even the whole cluster
+/// could not hold gets nothing.
+#[must_use]
+pub fn shapes(total: &[i64], free: &[i64], asks: &[Ask<'_>], queue_gpu_s: f64) -> Vec<Shape> {
+    let mut free = Free::of(free);
+    let mut given = vec![Shape::default(); asks.len()];
+    for at in queued(asks, queue_gpu_s) {
+        if let Some(shape) = asks[at].sound_request(total)
+            && free.take(&asks[at], Shape::default(), shape)
+        {
+            given[at] = shape;
+        }
+    }
+    given
+}
+
+fn queued(asks: &[Ask<'_>], queue_gpu_s: f64) -> Vec<usize> {
+    let mut by_arrival: Vec<usize> = (0..asks.len()).collect();
+    by_arrival.sort_by_key(|ask| asks[*ask].arrival_ms);
+    let attained: Vec<f64> = by_arrival.iter().map(|ask| asks[*ask].attained_gpu_s).collect();
+    order(&attained, queue_gpu_s).into_iter().map(|at| by_arrival[at]).collect()
 }

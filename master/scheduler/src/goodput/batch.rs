@@ -86,8 +86,18 @@ pub fn best(
     limits: &Limits,
     spread: Spread,
 ) -> Option<Choice> {
+    best_of(candidates(*limits, spread.replicas), throughput, gradient, (limits, spread))
+}
+
+/// [`best`] of these batches.
+pub(super) fn best_of(
+    batches: impl Iterator<Item = Batch>,
+    throughput: &Throughput,
+    gradient: &Gradient,
+    (limits, spread): (&Limits, Spread),
+) -> Option<Choice> {
     let mut best: Option<Choice> = None;
-    for batch in candidates(*limits, spread.replicas) {
+    for batch in batches {
         let goodput = goodput(throughput, gradient, limits, (spread, batch));
         if goodput > best.map_or(0.0, |best| best.goodput) {
             best = Some(Choice { batch, goodput });

@@ -5,5 +5,6 @@
 
 mod fits;
 mod formulas;
+mod genetic;
 mod hostile;
 mod recorded;

@@ -14,6 +14,7 @@ fn ask<'a>(server: &'a [i64], worker: &'a [i64], seconds: &'a dyn Fn(Shape) -> f
         weight: 1.0,
         requested: None,
         arrival_ms: 0,
+        attained_gpu_s: 0.0,
         seconds_left: seconds,
     }
 }
@@ -207,6 +208,7 @@ proptest! {
             weight: row.3[0],
             requested: Some(shape(row.2[4], row.2[5])),
             arrival_ms: row.4,
+            attained_gpu_s: 0.0,
             seconds_left: time,
         }).collect();
         for allocate in [drf, tetris, fifo] {
@@ -241,7 +243,7 @@ proptest! {
         let capacity: Vec<i64> = nodes.iter().flat_map(|(has, ..)| *has).collect();
         let start: Vec<i64> = nodes.iter().flat_map(|(has, held, _)| [has[0] - held[0], has[1] - held[1]]).collect();
         let open: Vec<bool> = nodes.iter().map(|(.., open)| *open).collect();
-        for rule in [Rule::Spread, Rule::Pack, Rule::FirstFit] {
+        for rule in [Rule::Spread, Rule::Pack, Rule::FirstFit, Rule::Fill] {
             let (mut left, mut plain) = (start.clone(), start.clone());
             let mut placer = Placer::new(Nodes { kinds: 2, capacity: &capacity, left: &mut left, open: &open });
             for (server, worker, servers, workers) in &jobs {
@@ -272,7 +274,7 @@ fn walk(
     worker: (&[i64; 2], u32),
 ) -> Option<Vec<(usize, Shape)>> {
     let before = left.clone();
-    let mut on = vec![Shape::default(); open.len()];
+    let (mut on, mut last) = (vec![Shape::default(); open.len()], None);
     let tasks = (0..server.1).map(|_| (server.0, shape(1, 0)));
     for (need, one) in tasks.chain((0..worker.1).map(|_| (worker.0, shape(0, 1)))) {
         let fits = |node: &usize| {
@@ -285,7 +287,8 @@ fn walk(
             if shares.is_empty() { 0.0 } else { shares.iter().sum::<f64>() / shares.len() as f64 }
         };
         let score = |node: usize| match rule {
-            Rule::Spread => -share(node),
+            Rule::Fill if last == Some(node) => f64::NEG_INFINITY,
+            Rule::Spread | Rule::Fill => -share(node),
             Rule::Pack => share(node),
             Rule::FirstFit => 0.0,
         };
@@ -294,6 +297,7 @@ fn walk(
             *left = before;
             return None;
         };
+        last = Some(node);
         (0..2).for_each(|kind| left[2 * node + kind] -= need[kind]);
         on[node] = shape(on[node].servers + one.servers, on[node].workers + one.workers);
     }

@@ -5,6 +5,7 @@
 
 mod assign;
 mod baseline;
+mod baseline_gpus;
 mod check;
 mod golden;
 mod loss;

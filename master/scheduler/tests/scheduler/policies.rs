@@ -12,10 +12,15 @@ use crate::world::{
 };
 use crate::world::{shape_of, snapshot, verb_of};
 
-const ALLOCATIONS: [Allocation; 4] =
-    [Allocation::MarginalGain, Allocation::Drf, Allocation::Tetris, Allocation::Fifo];
-const PLACINGS: [Placing; 4] =
-    [Placing::Transfer, Placing::Spread, Placing::Pack, Placing::FirstFit];
+const ALLOCATIONS: [Allocation; 5] = [
+    Allocation::MarginalGain,
+    Allocation::Drf,
+    Allocation::Tetris,
+    Allocation::Fifo,
+    Allocation::Tiresias,
+];
+const PLACINGS: [Placing; 5] =
+    [Placing::Transfer, Placing::Spread, Placing::Pack, Placing::FirstFit, Placing::Fill];
 
 fn pairs() -> impl Iterator<Item = Policy> {
     ALLOCATIONS.into_iter().flat_map(|allocation| {
@@ -64,7 +69,7 @@ proptest! {
 
 #[test]
 fn names_are_known() {
-    for name in ["optimus", "drf", "tetris", "fifo"] {
+    for name in ["optimus", "drf", "tetris", "fifo", "tiresias"] {
         assert!(Policy::by_name(name).is_some(), "{name}");
     }
     assert_eq!(Policy::by_name("optimus"), Some(Policy::default()));
@@ -107,4 +112,55 @@ fn fairness_shares_evenly_and_tetris_prefers_the_short() {
     assert!(short > long, "{short} workers for the short job, {long} for the long one");
     let [long, short] = given("optimus");
     assert!(long > short, "by the paper's gain a long job gains more");
+}
+
+#[test]
+fn tiresias_lets_who_had_little_before_who_had_much() {
+    let asks = |id, attained_s, requested| {
+        let mut job = job(id, share(scalable(), 1e5));
+        (job.requested, job.attained_s, job.arrival) = (Some(requested), attained_s, Millis(id));
+        job
+    };
+    let (whole, half) = (Shape::new(1, 5), Shape::new(1, 2));
+    let mut world = snapshot(nodes(1, &resources(6000, 64, 0)), vec![asks(1, 0.0, whole)]);
+    let tiresias = Policy::by_name("tiresias").expect("known");
+    let plan = planned_by(&world, &tiresias);
+    assert_eq!(shape_of(verb_of(&plan, 1)), Some(whole));
+    carry_out(&mut world, &plan);
+    // Who comes later waits behind one of the same queue.
+    world.jobs.push(asks(2, 0.0, half));
+    let plan = planned_by(&world, &tiresias);
+    assert_eq!((verb_of(&plan, 1), verb_of(&plan, 2)), (&Verb::Keep, &Verb::Wait));
+    assert!(decision_of(&plan, 2).reason.text().contains("beside the jobs before it"), "{plan:#?}");
+    // 16 GPU hours later the first one gives way, and the other starts once it is gone.
+    world.jobs[0].attained_s = 57_600.0;
+    let plan = planned_by(&world, &tiresias);
+    assert_eq!((verb_of(&plan, 1), verb_of(&plan, 2)), (&Verb::Evict, &Verb::Wait));
+    assert!(decision_of(&plan, 1).reason.text().contains("gives way"), "{plan:#?}");
+    assert!(decision_of(&plan, 2).reason.text().contains("j1 is giving up"), "{plan:#?}");
+    carry_out(&mut world, &plan);
+    let plan = planned_by(&world, &tiresias);
+    assert_eq!((verb_of(&plan, 1), shape_of(verb_of(&plan, 2))), (&Verb::Wait, Some(half)));
+    carry_out(&mut world, &plan);
+    assert!(is_still(&planned_by(&world, &tiresias)));
+    // Nobody comes back while the knob is as it is.
+    let patient = Policy { queue_gpu_s: 1e6, ..tiresias };
+    assert_eq!(verb_of(&planned_by(&world, &patient), 2), &Verb::Evict);
+}
+
+#[test]
+fn tiresias_serves_the_next_where_the_nodes_have_no_room_for_the_first() {
+    let asks = |id, requested| {
+        let mut job = job(id, share(scalable(), 1e5));
+        (job.requested, job.arrival) = (Some(requested), Millis(id));
+        job
+    };
+    // Nine workers of 1 CPU fit in the total of four nodes, and no more than two on each.
+    let jobs =
+        vec![asks(1, Shape::new(2, 9)), asks(2, Shape::new(1, 3)), asks(3, Shape::new(2, 6))];
+    let world = snapshot(nodes(4, &resources(2500, 64, 0)), jobs);
+    let plan = planned_by(&world, &Policy::by_name("tiresias").expect("known"));
+    assert_eq!(verb_of(&plan, 1), &Verb::Wait, "nine on four nodes of two");
+    assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(1, 3)));
+    assert_eq!(verb_of(&plan, 3), &Verb::Wait);
 }

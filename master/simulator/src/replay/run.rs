@@ -1,17 +1,19 @@
 //! The loop over rounds.
 
 use scheduler::baseline::gpus::{self, Replicas};
+use scheduler::goodput::genetic::Settings;
 
 use super::app::Profiles;
 use super::job::Job;
 use super::planner::{Planner, View};
 use super::policies::{OptimusOracle, Tiresias};
+use super::pollux::Pollux;
 use super::profile::NODE_GPUS;
 use super::rows::Row;
 use crate::outcome::{Outcome, Sample};
 
 /// Policies by name.
-pub const POLICIES: [&str; 2] = ["tiresias", "optimus-oracle"];
+pub const POLICIES: [&str; 3] = ["pollux", "tiresias", "optimus-oracle"];
 /// A run is given up so long after the last submission.
 const AFTER_LAST_S: f64 = 365.0 * 86_400.0;
 /// More nodes than are simulated.
@@ -56,6 +58,7 @@ pub fn run(
     options: &Options,
 ) -> Result<Outcome, String> {
     let mut planner: Box<dyn Planner> = match options.policy.as_str() {
+        "pollux" => Box::new(Pollux::new(options.seed, Settings::default())),
         "tiresias" => Box::new(Tiresias::default()),
         "optimus-oracle" => Box::new(OptimusOracle::default()),
         other => {

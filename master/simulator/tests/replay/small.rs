@@ -3,6 +3,7 @@
 use std::fs;
 
 use scheduler::baseline::gpus::Replicas;
+use scheduler::goodput::Elastic;
 use simulator::outcome::Span;
 use simulator::replay::{Batching, Folders, Options, Planner, Profiles, Row, View, run, run_with};
 use tempfile::TempDir;
@@ -155,7 +156,7 @@ fn hostile_options_and_rows_are_refused() {
     let fault = |rows: &[Row], nodes, options: &Options| {
         run(&profiles(), rows, nodes, options).unwrap_err()
     };
-    assert!(fault(&rows, 2, &options("fifo")).contains("there are tiresias"));
+    assert!(fault(&rows, 2, &options("fifo")).contains("there are pollux, tiresias"));
     assert!(fault(&rows, 0, &Options::default()).contains("0 nodes"));
     assert!(fault(&rows, u32::MAX, &Options::default()).contains("nodes"));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
@@ -183,4 +184,45 @@ fn a_policy_that_gives_nothing_comes_to_an_end() {
     let outcome = run_with(&profiles(), &rows, 1, &options, &mut script).unwrap();
     assert_eq!(outcome.jobs[0].completion_s, None);
     assert_eq!(outcome.makespan_s(), None);
+}
+
+/// Two replicas from the first round on; keeps what it was told.
+#[derive(Debug, Default)]
+struct Watcher(Vec<(f64, f64, usize, Option<Elastic>)>);
+
+impl Planner for Watcher {
+    fn name(&self) -> &'static str {
+        "watcher"
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::Goodput
+    }
+
+    fn round(&mut self, view: &View<'_>) -> Vec<Vec<Replicas>> {
+        assert_eq!((view.gpus, view.jobs.len()), (&[4][..], 1));
+        let job = &view.jobs[0];
+        self.0.push((job.attained_gpu_s, job.work_left, job.epoch, job.elastic.clone()));
+        vec![vec![on(0, 2)]]
+    }
+}
+
+#[test]
+fn a_policy_is_told_what_was_learned_and_what_is_left() {
+    let mut watcher = Watcher::default();
+    let rows = [row("a", 10.0, 1, 8)];
+    run_with(&profiles(), &rows, 1, &Options::default(), &mut watcher).unwrap();
+    let [first, second, ..] = &watcher.0[..] else { panic!("there were fewer rounds") };
+    let elastic = first.3.as_ref().unwrap();
+    assert_eq!((first.0, first.1, first.2), (0.0, 200.0, 0));
+    assert_eq!((elastic.throughput, elastic.replicas_max, elastic.age_s), (None, 1, 50.0));
+    assert_eq!(elastic.limits.initial, 8);
+    // For 30 s it held two GPUs and restarted; for 30 s it made 2 steps' worth a second, and then
+    // more: four replicas fill the largest batch, and gradients are all noise.
+    let elastic = second.3.as_ref().unwrap();
+    assert_eq!((second.0, second.2), (120.0, 0));
+    assert!((100.0..=140.0).contains(&second.1), "{} left", second.1);
+    assert!(elastic.throughput.is_some());
+    assert_eq!(elastic.replicas_max, 4);
+    assert_eq!((elastic.restarts, elastic.gradient.var), (0, 1.0));
 }
