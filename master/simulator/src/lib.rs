@@ -3,4 +3,5 @@
 
 pub mod outcome;
 pub mod random;
+pub mod study;
 pub mod workload;
