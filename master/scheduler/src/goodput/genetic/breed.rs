@@ -201,11 +201,7 @@ impl<const W: usize> Breeder<W> {
         let active = row::only(&self.capacity, &row::above(&self.capacity, &left));
         let count = u64::try_from(state.len()).unwrap_or(u64::MAX);
         let gpus = u64::try_from(row::sum(&active)).unwrap_or(u64::MAX);
-        Score {
-            fitness: ratio(count, 1) / inverse,
-            utility: speedup / ratio(gpus.max(1), 1),
-            hash,
-        }
+        Score { fitness: ratio(count, 1) / inverse, utility: speedup / ratio(gpus.max(1), 1), hash }
     }
 
     /// A row with no more than so many replicas, and on no more nodes than a job may have, keeping
