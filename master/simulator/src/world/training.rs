@@ -47,7 +47,8 @@ pub(super) struct Training {
     /// When it stood to leave for good.
     pub(super) left_at: Option<Millis>,
     pub(super) sums: Sums,
-    /// Only the newest appointment counts.
+    /// When the present appointment is; only the newest one counts.
+    pub(super) appointed: Option<Millis>,
     pub(super) version: u64,
 }
 
