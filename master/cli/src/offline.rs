@@ -7,6 +7,7 @@ mod experiment;
 mod file;
 mod fit_loss;
 mod fit_speed;
+mod goodput;
 mod jobs;
 mod json;
 mod plan;

@@ -103,6 +103,9 @@ pub enum Allocation {
     Tiresias,
     /// By what each job's progress is worth to the ends of all ([`crate::allocate::horizon`]).
     Horizon,
+    /// By goodput: workers and their nodes together, by genetic search (Pollux, section 4.2). Jobs
+    /// state their goodput and have no servers. The other half of the policy plays no part.
+    Pollux,
 }
 
 /// How a job's tasks are put on nodes.
@@ -183,11 +186,12 @@ impl Policy {
 }
 
 /// Policies by name.
-const NAMES: [(&str, Allocation, Placing); 6] = [
+const NAMES: [(&str, Allocation, Placing); 7] = [
     ("horizon", Allocation::Horizon, Placing::Transfer),
     ("optimus", Allocation::MarginalGain, Placing::Transfer),
     ("drf", Allocation::Drf, Placing::Spread),
     ("tetris", Allocation::Tetris, Placing::Pack),
     ("fifo", Allocation::Fifo, Placing::FirstFit),
     ("tiresias", Allocation::Tiresias, Placing::Fill),
+    ("pollux", Allocation::Pollux, Placing::Transfer),
 ];

@@ -23,6 +23,8 @@ pub(super) struct Score {
 pub(super) struct Breeder<const W: usize> {
     pub worth: Worth,
     capacity: Row<W>,
+    /// With fewer replicas a job gets none.
+    least: Vec<usize>,
     nodes: usize,
     /// What jobs have now, and the same within the nodes' GPUs.
     current: Vec<Row<W>>,
@@ -47,7 +49,7 @@ pub(super) struct Breeder<const W: usize> {
 impl<const W: usize> Breeder<W> {
     pub(super) fn new(
         gpus: &[u16],
-        jobs: &[&Candidate<'_>],
+        (jobs, least): (&[&Candidate<'_>], &[u32]),
         worth: Worth,
         settings: &Settings,
     ) -> Self {
@@ -74,6 +76,10 @@ impl<const W: usize> Breeder<W> {
         Self {
             worth,
             capacity,
+            least: least
+                .iter()
+                .map(|least| usize::try_from(*least).unwrap_or(usize::MAX))
+                .collect(),
             nodes: gpus.len(),
             current,
             home,
@@ -188,6 +194,14 @@ impl<const W: usize> Breeder<W> {
             if cut {
                 replicas = row::sum(row);
                 several = row::is_several(&row::used(row));
+            }
+            if replicas < self.least[job] {
+                row::add(&mut left, row);
+                *row = row::empty();
+            }
+            if row::is_empty(row) {
+                inverse += 1.0 / FLOOR;
+                continue;
             }
             for (word, key) in row.iter().zip(&self.keys[job]) {
                 hash = hash.wrapping_add(word.wrapping_mul(*key));
