@@ -18,6 +18,7 @@ pub mod goodput;
 pub mod hysteresis;
 pub mod place;
 pub mod plan;
+mod pollux;
 mod preempt;
 mod print;
 mod ranks;

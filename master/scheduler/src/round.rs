@@ -54,6 +54,14 @@ pub fn plan_watched(
 ) -> Plan {
     let policy = sound(policy);
     let nodes = cache.nodes(snapshot);
+    if policy.allocation == Allocation::Pollux {
+        let mut searched = std::mem::take(&mut cache.searched);
+        let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
+        let made = round.run_goodput(snapshot.revision, &mut searched, watch);
+        cache.searched = searched;
+        watch(Stage::Placed);
+        return Plan { revision: snapshot.revision, decisions: made.decisions };
+    }
     if !policy.is_papers() {
         let made = Round::estimate(snapshot, (&nodes, &policy), None, cache).run_rival(watch);
         watch(Stage::Placed);

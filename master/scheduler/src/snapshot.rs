@@ -101,6 +101,9 @@ pub enum Allocation {
     Fifo,
     /// Least attained service first, in two queues, each what it requested; others give way.
     Tiresias,
+    /// By goodput: workers and their nodes together, by genetic search (Pollux, section 4.2). Jobs
+    /// state their goodput and have no servers. The other half of the policy plays no part.
+    Pollux,
 }
 
 /// How a job's tasks are put on nodes.
@@ -166,6 +169,7 @@ impl Policy {
             "drf" => (Allocation::Drf, Placing::Spread),
             "tetris" => (Allocation::Tetris, Placing::Pack),
             "fifo" => (Allocation::Fifo, Placing::FirstFit),
+            "pollux" => (Allocation::Pollux, Placing::Transfer),
             "tiresias" => (Allocation::Tiresias, Placing::Fill),
             _ => return None,
         };

@@ -15,6 +15,7 @@ mod loss_robust;
 mod loss_world;
 mod placing;
 mod policies;
+mod pollux;
 mod properties;
 mod rounds;
 mod scale;
