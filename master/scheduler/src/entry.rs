@@ -104,6 +104,7 @@ pub(crate) fn entries<'a>(
 
 fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<'a> {
     let is_elastic = policy.allocation == Allocation::Pollux;
+    let is_alone = policy.allocation == Allocation::Tiresias && asks_for_workers_alone(input);
     let aim = match &input.want {
         // The search gives a pinned shape, or nothing, as it does any other.
         _ if is_elastic => Aim::Share,
@@ -113,14 +114,15 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
     };
     let at_least_one = |shape: Shape| Shape::new(shape.servers.max(1), shape.workers.max(1));
     let (least, max) = match aim {
-        _ if is_elastic => pollux::bounds(input),
+        _ if is_elastic || is_alone => pollux::bounds(input),
         Aim::Pinned(shape) => (shape, shape),
         Aim::Share | Aim::Profile(_) => (
             at_least_one(input.min),
             Shape::new(input.max.servers.min(TASKS_MAX), input.max.workers.min(TASKS_MAX)),
         ),
     };
-    let wrong = if is_elastic { pollux::unfit(input, least, max) } else { unfit(least, max) };
+    let wrong =
+        if is_elastic || is_alone { pollux::unfit(input, least, max) } else { unfit(least, max) };
     let standing = match &input.current {
         Some(current) if !current.movable => Standing::Fixed,
         current => match (wrong, current) {
@@ -130,8 +132,11 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
         },
     };
     let start = input.current.as_ref().map_or(least, |current| current.placement.shape());
-    let (progress, young) =
-        if is_elastic { (None, false) } else { progress(&input.want, start, least, policy) };
+    let (progress, young) = if is_elastic || is_alone {
+        (None, false)
+    } else {
+        progress(&input.want, start, least, policy)
+    };
     let priority = input.priority;
     let priority = if priority.is_finite() && priority > 0.0 { priority } else { 1.0 };
     let cost_s = input.rescale_cost_s;
@@ -156,6 +161,12 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
         since_change_ms: input.current.as_ref().map_or(0, |current| current.since_change_ms),
         placed: false,
     }
+}
+
+/// True where a job's owner asks for workers without servers, which exchange gradients themselves.
+fn asks_for_workers_alone(input: &JobInput) -> bool {
+    let asks = input.requested.is_some_and(|requested| requested.servers == 0);
+    asks && input.goodput.is_some() && matches!(input.want, Want::Share { .. })
 }
 
 fn unfit(least: Shape, max: Shape) -> Option<String> {

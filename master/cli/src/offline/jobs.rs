@@ -274,7 +274,8 @@ fn bounds(
     let (servers, workers) = (servers?, workers?);
     let (min, max) = (Shape::new(servers.0, workers.0), Shape::new(servers.1, workers.1));
     let within = |shape: &Shape| {
-        (min.servers..=max.servers).contains(&shape.servers)
+        // Workers alone are read only where a job may have them.
+        (shape.servers == 0 || (min.servers..=max.servers).contains(&shape.servers))
             && (min.workers..=max.workers).contains(&shape.workers)
     };
     if let Some(requested) = shapes[1].filter(|shape| !within(shape)) {
@@ -285,16 +286,17 @@ fn bounds(
     Some((min, max))
 }
 
-/// A shape of at least one task of each kind.
+/// A shape of at least one task of each kind; with goodput it may have workers alone.
 fn shape(fields: &Fields<'_, '_>, name: &str, faults: &mut Faults) -> Option<Shape> {
     let at = fields.at.field(name);
     let inner = faults.object(fields.find(name)?, &at, &["servers", "workers"])?;
     let tasks = (1, u64::from(TASKS_MAX));
-    let mut count = |name: &str| {
+    let no_servers = if fields.find("goodput").is_some() { (0, tasks.1) } else { tasks };
+    let mut count = |name: &str, range| {
         inner.need(name, faults);
-        count(&inner, name, tasks, faults).flatten()
+        count(&inner, name, range, faults).flatten()
     };
-    let (servers, workers) = (count("servers"), count("workers"));
+    let (servers, workers) = (count("servers", no_servers), count("workers", tasks));
     Some(Shape::new(servers?, workers?))
 }
 

@@ -1,14 +1,19 @@
 //! A job in virtual time.
 
 use scheduler::baseline::gpus::Replicas;
-use scheduler::goodput::Spread;
 use scheduler::goodput::batch::{Batch, fixed};
+use scheduler::goodput::{Gradient, Spread};
 
 use super::agent::Agent;
 use super::app::{App, Curve};
 use super::planner::{Batching, JobView};
+use super::profile::Timing;
 use super::rows::Row;
 use crate::outcome::{JobOutcome, Span};
+
+/// By how much a job may become faster from one round to the next, as its batch and its epoch
+/// change, without an end being overlooked.
+const QUICKENS_MAX: f64 = 4.0;
 
 /// A job and what became of it so far.
 #[derive(Clone, Debug)]
@@ -110,15 +115,11 @@ impl<'a> Job<'a> {
         }
         let mut left = seconds - delay;
         while left > 0.0 && self.completion_s.is_none() {
-            let whole = self.batch.total(self.replicas);
-            let timing = self.app.timing(curve, self.batch.local);
-            let gradient = self.app.gradient(super::read::narrow(whole), self.epoch);
+            let (timing, gradient, rate) = self.pace(curve, slowed);
             if let Some(agent) = &mut self.agent {
                 let spread = Spread::new(nodes(&self.held), self.replicas);
                 agent.learn(spread, self.batch.local, timing, gradient);
             }
-            let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
-            let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
             let target = self.app.target(self.epoch);
             if self.progress + rate * left < target {
                 self.progress += rate * left;
@@ -137,6 +138,30 @@ impl<'a> Job<'a> {
             }
             self.choose_batch();
         }
+    }
+
+    /// When it would end before `until_s`, if it goes on as it is.
+    pub(super) fn end_before(&self, from_s: f64, until_s: f64, slowed: f64) -> Option<f64> {
+        let curve = self.curve.filter(|_| self.replicas > 0)?;
+        let (_, _, rate) = self.pace(curve, slowed);
+        let left = self.app.target(self.app.epochs() - 1) - self.progress;
+        if left > QUICKENS_MAX * rate * (until_s - from_s) {
+            return None;
+        }
+        let mut ahead = self.clone();
+        ahead.advance(from_s, until_s - from_s, slowed);
+        ahead.completion_s
+    }
+
+    /// Times of a step, moments of the gradient and progress a second, as things are. What tells
+    /// no speed stands still.
+    fn pace(&self, curve: Curve, slowed: f64) -> (Timing, Gradient, f64) {
+        let whole = self.batch.total(self.replicas);
+        let timing = self.app.timing(curve, self.batch.local);
+        let gradient = self.app.gradient(super::read::narrow(whole), self.epoch);
+        let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
+        let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
+        (timing, gradient, if rate.is_finite() && rate > 0.0 { rate } else { 0.0 })
     }
 
     /// Holds what it holds for so long.

@@ -169,11 +169,36 @@ fn hostile_options_and_rows_are_refused() {
     }
     let options = Options { restart_s: f64::NAN, ..Options::default() };
     assert!(fault(&rows, 2, &options).contains("restart"));
+    for (time, num_replicas, batch_size) in
+        [(f64::NAN, 1, 8), (f64::INFINITY, 1, 8), (-1.0, 1, 8), (0.0, 0, 8), (0.0, 1, 0)]
+    {
+        let bad = [row("a", time, num_replicas, batch_size)];
+        assert!(fault(&bad, 2, &Options::default()).contains("a is no job"));
+    }
     let large = [row("a", 0.0, 9, 16)];
     let fault = fault(&large, 2, &Options::default());
     assert_eq!(fault, "a asks for 9 replicas on a cluster of 8 GPUs");
     let none = run(&profiles(), &[], 2, &Options::default()).unwrap();
     assert_eq!((none.jobs.len(), none.rounds), (0, 0));
+}
+
+#[test]
+fn rounds_may_come_with_submissions_and_ends() {
+    let options = Options { at_events: true, ..options("tiresias") };
+    let rows = [row("a", 0.0, 4, 32), row("b", 70.0, 4, 32), row("c", 1_000_007.0, 1, 8)];
+    let outcome = run(&profiles(), &rows, 1, &options).unwrap();
+    let times: Vec<(Option<f64>, Option<f64>)> =
+        outcome.jobs.iter().map(|job| (job.started_s, job.completion_s)).collect();
+    // 30 s of start and 50 s of work each; the second follows on the first at once.
+    let wanted = [(0.0, 80.0), (80.0, 160.0), (1_000_007.0, 1_000_237.0)];
+    assert_eq!(times, wanted.map(|(start, end)| (Some(start), Some(end))));
+    // Three submissions, the end for which a job waits, and the grid while jobs are there: at 60
+    // and 120 s, and four times for the last.
+    assert_eq!(outcome.rounds, 3 + 1 + 2 + 4);
+    let plain = Options { at_events: false, ..options };
+    let outcome = run(&profiles(), &rows, 1, &plain).unwrap();
+    let starts: Vec<Option<f64>> = outcome.jobs.iter().map(|job| job.started_s).collect();
+    assert_eq!(starts, [60.0, 180.0, 1_000_020.0].map(Some));
 }
 
 #[test]
