@@ -309,7 +309,7 @@ fn pollux_shares_out_by_goodput() {
 }
 
 #[test]
-fn fields_of_later_policies_are_taken() {
+fn fields_of_other_policies_are_taken() {
     let job = with(
         job("a"),
         &[

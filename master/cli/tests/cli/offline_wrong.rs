@@ -88,7 +88,6 @@ fn wrong_fields_are_refused_with_their_path() {
         ("goodput", json!({"initial_batch": 8}), ".goodput.gradient"),
         ("goodput", json!({"initial_batch": 8, "max_batch": 4}), ".goodput.max_batch"),
         ("goodput", json!({"local_min": 8, "local_max": 4}), ".goodput.local_max"),
-        ("goodput", json!({"local_min": 0}), ".goodput.local_min"),
         ("goodput", json!({"gradient": {"sqr": -1, "var": 1}}), ".goodput.gradient.sqr"),
         ("goodput", json!({"throughput": {"gamma": 0.5}}), ".goodput.throughput.gamma"),
         ("goodput", json!({"accumulation": 1}), ".goodput.accumulation"),

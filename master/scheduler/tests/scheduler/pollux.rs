@@ -191,7 +191,7 @@ fn rounds_fill_the_cluster_and_new_jobs_get_in() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
     fn no_rule_is_broken_whatever_comes_in(mut world in world()) {
