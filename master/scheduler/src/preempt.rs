@@ -144,7 +144,7 @@ impl Round<'_> {
         view: View,
         ground: &mut Ground<'_>,
     ) -> Option<Spots> {
-        let rule = ground.rule.or((shape.servers == 0).then_some(Rule::Fill));
+        let rule = ground.rule.or_else(|| (shape.servers == 0).then_some(Rule::Fill));
         let Some(rule) = rule else {
             self.room.lift(job);
             let found = find(&self.room, job, shape, view, self.scratch);
