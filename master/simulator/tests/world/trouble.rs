@@ -64,7 +64,7 @@ fn survive(seed: u64, estimates: Estimates) -> Result<(), String> {
 
 #[test]
 fn every_job_ends_once_all_is_healed() {
-    let seeds = if cfg!(debug_assertions) { 10 } else { 200 };
+    let seeds = if cfg!(debug_assertions) { 10 } else { 60 };
     let mut failed = Vec::new();
     for seed in 0..seeds {
         let estimates = if seed % 2 == 0 { Estimates::Oracle } else { Estimates::Fitted };
