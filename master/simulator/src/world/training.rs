@@ -208,7 +208,7 @@ impl Training {
         if !self.moves() {
             return None;
         }
-        let first = (!self.stepped).then(|| self.base_work + self.step_work);
+        let first = (!self.stepped).then_some(self.base_work + self.step_work);
         let until =
             [Some(self.total), first, target].into_iter().flatten().fold(f64::INFINITY, f64::min);
         let seconds = (until - self.work) / (self.rate * self.slow);
