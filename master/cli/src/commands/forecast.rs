@@ -144,7 +144,9 @@ const fn is_live(phase: PhaseName) -> bool {
 type Left = [f64; 3];
 
 /// What a job is simulated with, or why it is not.
-fn known(job: &JobDetail) -> Result<(SpeedModel, Left), String> {
+type Facts = Result<(SpeedModel, Left), String>;
+
+fn known(job: &JobDetail) -> Facts {
     if job.row.phase == PhaseName::Paused {
         return Err("paused: it waits for `resume`".to_owned());
     }
@@ -192,7 +194,7 @@ fn foresee(queue: &Queue, args: &ForecastArgs) -> Result<ForecastJson, Failure> 
         let message = format!("the master's policy {name:?} is not known here");
         Failure::invalid(message, "compare the versions with `optimus version`")
     })?;
-    let facts: Vec<Result<(SpeedModel, Left), String>> = queue.jobs.iter().map(known).collect();
+    let facts: Vec<Facts> = queue.jobs.iter().map(known).collect();
     let now = cluster(queue, &facts);
     let more = added(&now, queue, args)?;
     let mut options = Options { policy_name: name.clone(), policy, ..Options::default() };
@@ -267,7 +269,7 @@ fn item(
 }
 
 /// The nodes that take tasks, without what jobs hold that are not simulated.
-fn cluster(queue: &Queue, facts: &[Result<(SpeedModel, Left), String>]) -> Cluster {
+fn cluster(queue: &Queue, facts: &[Facts]) -> Cluster {
     let open = |node: &&NodeRow| {
         node.reachability == Reachability::Up && node.schedulability == Schedulability::Open
     };
@@ -311,8 +313,8 @@ fn added(now: &Cluster, queue: &Queue, args: &ForecastArgs) -> Result<Option<Clu
 }
 
 /// The jobs that are known and fit on the empty nodes, with their central, low or high work.
-fn workload(queue: &Queue, facts: &[Result<(SpeedModel, Left), String>], which: usize) -> Workload {
-    let job = |(job, facts): (&JobDetail, &Result<(SpeedModel, Left), String>)| {
+fn workload(queue: &Queue, facts: &[Facts], which: usize, cluster: &Cluster) -> Workload {
+    let job = |(job, facts): (&JobDetail, &Facts)| {
         let (speed, left) = facts.as_ref().ok()?;
         let spec = &job.spec;
         let costs = job.decisions.iter().rev().find_map(|decision| decision.cost_s);
