@@ -14,8 +14,8 @@ pub(crate) struct PlanArgs {
     /// The jobs, as JSON
     #[arg(long, value_name = "FILE")]
     pub jobs: PathBuf,
-    /// How to decide: optimus, drf, tetris, fifo, tiresias or pollux
-    #[arg(long, value_name = "NAME", default_value = "optimus")]
+    /// How to decide: horizon, optimus, drf, tetris, fifo, tiresias or pollux
+    #[arg(long, value_name = "NAME", default_value = "horizon")]
     pub policy: String,
     /// Jobs of a second round, planned with what the first one left at hand
     #[arg(long, value_name = "FILE")]

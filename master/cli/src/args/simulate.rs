@@ -19,7 +19,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
     /// How to decide; several are run on the same jobs and compared with the first
-    #[arg(long = "policy", value_name = "NAME", default_value = "optimus")]
+    #[arg(long = "policy", value_name = "NAME", default_value = "horizon")]
     pub policies: Vec<String>,
     /// Chance of the run, or of the first of several
     #[arg(long, value_name = "N", default_value_t = 1)]

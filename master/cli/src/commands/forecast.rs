@@ -158,7 +158,8 @@ fn known(job: &JobDetail) -> Facts {
     if !usable {
         return Err("its speed is not known yet".to_owned());
     }
-    let unknown = || job.remaining_unknown.clone().unwrap_or("its work left is unknown".to_owned());
+    let unknown =
+        || job.remaining_unknown.clone().unwrap_or_else(|| "its work left is unknown".to_owned());
     let left = left(job).ok_or_else(unknown)?;
     Ok((SpeedModel::of_theta(form, fit.theta.clone()), left))
 }

@@ -24,7 +24,8 @@ use crate::listing::{Column, Format, Item, Kind, View, line, pretty};
 use crate::text::{count, nearest, number, percent};
 
 /// Policies by name, with the fields that each cannot do without.
-const POLICIES: [(&str, &[&str]); 6] = [
+const POLICIES: [(&str, &[&str]); 7] = [
+    ("horizon", &[]),
     ("optimus", &[]),
     ("drf", &[]),
     ("tetris", &[]),
@@ -398,7 +399,7 @@ mod tests {
         for (name, part) in [
             ("polux", "did you mean pollux?"),
             ("optimos", "did you mean optimus?"),
-            ("", "there are optimus"),
+            ("", "there are horizon"),
         ] {
             let failure = policy(name).expect_err(name);
             assert_eq!(failure.exit, Exit::Invalid);

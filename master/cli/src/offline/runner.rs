@@ -116,12 +116,12 @@ struct Servers<'a> {
     options: Options,
 }
 
-/// Names for policies of the scheduler that may be there.
-const POLICIES: [&str; 7] = ["optimus", "horizon", "drf", "tetris", "fifo", "tiresias", "pollux"];
+/// Policies for jobs of servers and workers; Pollux shares out replicas alone.
+const POLICIES: [&str; 6] = ["horizon", "optimus", "drf", "tetris", "fifo", "tiresias"];
 
 impl Runner for Servers<'_> {
     fn policies(&self) -> Vec<&'static str> {
-        POLICIES.into_iter().filter(|name| Policy::by_name(name).is_some()).collect()
+        POLICIES.to_vec()
     }
 
     fn run(&self, policy: &str, seed: u64, told: &dyn Fn(f64)) -> Result<Outcome, NoRun> {

@@ -114,7 +114,8 @@ fn millionths(share: f64) -> u64 {
 
 fn draw(path: &Path, args: &SimulateArgs, outcomes: &[Vec<Outcome>]) -> Result<(), Failure> {
     let firsts: Vec<&Outcome> = outcomes.iter().filter_map(|runs| runs.first()).collect();
-    let name = args.trace.file_name().map_or("stdin".into(), std::ffi::OsStr::to_string_lossy);
+    let name =
+        args.trace.file_name().map_or_else(|| "stdin".into(), std::ffi::OsStr::to_string_lossy);
     let title = format!("{name}, seed {}", args.seed);
     write(path, &plot::over_time(&title, &firsts))
 }

@@ -28,9 +28,9 @@ fn recorded() -> Folder {
 #[test]
 fn a_plan_is_as_recorded() {
     let folder = recorded();
-    let plan = masked(folder.planned(""));
+    let plan = masked(folder.planned("--policy optimus"));
     compare("plan.json", &(serde_json::to_string_pretty(&plan).unwrap() + "\n"));
-    let ran = folder.plan("-o wide");
+    let ran = folder.plan("--policy optimus -o wide");
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let lines = ran.out.lines().map(|line| {
         let (values, reason) = line.rsplit_once('\t').unwrap();
@@ -244,12 +244,12 @@ fn policies_take_their_fields() {
         with(job(id), &[("requested", asked.clone()), ("arrival_s", json!(arrival))])
     };
     let folder = Folder::of(&json!([node("a")]), &json!([full("x", 2.0), full("y", 1.5)]));
-    for policy in ["optimus", "drf", "tetris", "fifo", "tiresias"] {
+    for policy in ["horizon", "optimus", "drf", "tetris", "fifo", "tiresias"] {
         let plan = folder.planned(&format!("--policy {policy}"));
         assert_eq!(plan["policy"], policy);
         assert_eq!(plan["jobs"][0]["id"], "x");
     }
-    assert_eq!(folder.planned("")["policy"], "optimus");
+    assert_eq!(folder.planned("")["policy"], "horizon");
     let lacking = json!([
         full("x", 0.0),
         with(full("y", 0.0), &[("requested", Value::Null)]),
