@@ -16,7 +16,7 @@ fn main() {
     let start = std::time::Instant::now();
     for seed in from..from + count {
         let t = std::time::Instant::now();
-        match run(seed, &Settings { plant }) {
+        match run(seed, &Settings { plant, told: std::env::var("TOLD").ok().and_then(|t| t.parse().ok()).unwrap_or(20) }) {
             Ok(s) => {
                 events += s.events;
                 healed = healed.max(s.healed_s - s.faults_s);

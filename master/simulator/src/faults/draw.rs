@@ -129,7 +129,7 @@ fn a_job(stream: &mut Pcg64Mcg, number: u64, cluster: &Cluster) -> Job {
         server: Resources::new(one(stream, &[250, 500, 1000]), 1 << 29, 0),
         min,
         max,
-        requested: chance(stream, 0.5).then_some(min),
+        requested: Some(min),
         priority: one(stream, &[1.0, 1.0, 0.1, 10.0]),
         speed: Speed::Theta(SpeedModel::of_theta(form, theta)),
         work,

@@ -29,10 +29,18 @@ const QUIET_MS: u64 = 200_000;
 const EVENTS_MAX: u64 = 3_000_000;
 
 /// How seeds are played.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// A bug that is planted, to see that it is found.
     pub plant: Option<Plant>,
+    /// How many of the last events are told of a seed that broke.
+    pub told: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { plant: None, told: 20 }
+    }
 }
 
 /// Bugs to plant in the hands and the agents of the simulated world: never in what ships.
@@ -122,14 +130,14 @@ impl std::error::Error for Broken {}
 /// # Errors
 /// What broke, with the last events before.
 pub fn run(seed: u64, settings: &Settings) -> Result<Story, Broken> {
-    match play(seed, settings, false) {
+    match play(seed, settings, 0) {
         Ok(story) => Ok(story),
         // Words cost time: they are made once it is known that they are wanted.
-        Err(broken) => Err(play(seed, settings, true).err().unwrap_or(broken)),
+        Err(broken) => Err(play(seed, settings, settings.told).err().unwrap_or(broken)),
     }
 }
 
-fn play(seed: u64, settings: &Settings, tells: bool) -> Result<Story, Broken> {
+fn play(seed: u64, settings: &Settings, tells: usize) -> Result<Story, Broken> {
     let drawn = draw::draw(seed);
     let policy = drawn.policy;
     let broken = |at_s: f64, what: String, last: Vec<String>| Broken {

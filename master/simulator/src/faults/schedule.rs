@@ -160,7 +160,7 @@ fn pair(
             let task = one(stream, &[Task::worker(0), Task::worker(1), Task::server(0)]);
             let task = if chance(stream, 0.2) { Task::SCHEDULER } else { task };
             let job = within(stream, 1, float_len(workload));
-            put(0, Fault::Exit { job, task, code: one(stream, &[1, 139, 3]) });
+            put(0, Fault::Exit { job, task, code: one(stream, &[1, 139]) });
         }
         14 => {
             put(0, Fault::Hang(true));

@@ -8,7 +8,7 @@ use control::job::phase::Phase;
 use control::record::JobRecord;
 use model::agent::{Heartbeat, Order, TaskState};
 use model::client::{Answer, Change, Reply};
-use model::{Generation, JobId, Millis, Task};
+use model::{Generation, JobId, Millis, NodeId, Task};
 use rand_pcg::Pcg64Mcg;
 
 use super::agent::{Action, Held, Name};
@@ -17,8 +17,6 @@ use super::truth::Saved;
 use super::{Due, World};
 use crate::faults::Plant;
 
-/// Events that are told in words.
-const TOLD: usize = 24;
 /// Time within which a node that hears the master runs nothing of an ended job: a grace, a
 /// resend of the order, and what messages take.
 const LEFT_OVER_MS: u64 = 150_000;
@@ -32,6 +30,7 @@ pub(crate) struct Watch {
     pub(crate) plant: Option<Plant>,
     /// The last events in words, where they are wanted.
     pub(crate) told: Option<VecDeque<String>>,
+    told_max: usize,
     /// How often something was put to the test.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     /// Operators' requests under way.
@@ -42,6 +41,8 @@ pub(crate) struct Watch {
     cancelled: BTreeSet<JobId>,
     /// Since when processes of an ended job live on a node that hears the master.
     left_over: BTreeMap<(usize, Name), Millis>,
+    /// What each node's last heartbeat told of its tasks, in words.
+    beats: BTreeMap<NodeId, String>,
     leaked: Option<(Name, Task)>,
     lost: Option<JobId>,
 }
@@ -63,10 +64,11 @@ const HARM: f64 = 0.2;
 
 impl World {
     /// Turns the watch on.
-    pub(crate) fn watched(mut self, plant: Option<Plant>, tells: bool) -> Self {
+    pub(crate) fn watched(mut self, plant: Option<Plant>, tells: usize) -> Self {
         self.watch.on = true;
         self.watch.plant = plant;
-        self.watch.told = tells.then(VecDeque::new);
+        self.watch.told = (tells > 0).then(VecDeque::new);
+        self.watch.told_max = tells;
         self.watch.chance = Some(crate::random::stream(self.options.seed, "plant"));
         self
     }
@@ -79,7 +81,7 @@ impl World {
     pub(crate) fn tell(&mut self, words: impl FnOnce() -> String) {
         let now_s = self.now_s();
         if let Some(told) = &mut self.watch.told {
-            if told.len() >= TOLD {
+            if told.len() >= self.watch.told_max {
                 told.pop_front();
             }
             told.push_back(format!("{now_s:>9.3} s  {}", words()));
@@ -87,11 +89,20 @@ impl World {
     }
 
     pub(super) fn watch_due(&mut self, due: &Due) {
-        if self.watch.told.is_some()
-            && let Some(words) = self.words(due)
-        {
-            self.tell(|| words);
+        if self.watch.told.is_none() {
+            return;
         }
+        let Some(words) = self.words(due) else { return };
+        // Heartbeats that say the same again would hide the rest.
+        if let Due::Master { event, .. } = due
+            && let control::Event::Heartbeat { node, .. } = event.as_ref()
+        {
+            let new = words.split(':').next_back().unwrap_or_default().to_owned();
+            if self.watch.beats.insert(node.clone(), new.clone()).is_some_and(|old| old == new) {
+                return;
+            }
+        }
+        self.tell(|| words);
     }
 
     /// A record of a job reaches the disk.
@@ -314,7 +325,7 @@ impl World {
         let mut unhealed = Vec::new();
         for record in self.control.job_records() {
             if !record.phase.is_final() {
-                unhealed.push(format!("{} is {}", record.id, record.phase.state()));
+                unhealed.push(format!("{} is {}: {}", record.id, record.phase.state(), self.why(record.id)));
             }
             if !record.litter.is_empty() {
                 unhealed.push(format!("{} has litter: {:?}", record.id, record.litter));
@@ -352,6 +363,13 @@ impl World {
             other => unhealed.push(format!("nodes cannot be read: {other:?}")),
         }
         unhealed
+    }
+
+    fn why(&self, job: JobId) -> String {
+        match self.control.read(self.clocks(), &model::client::Read::Why { job }) {
+            Ok(Answer::Why(why)) => format!("{}; {}", why.reason, why.decision),
+            other => format!("{other:?}"),
+        }
     }
 
     /// What must hold of the story as a whole, once everything is over.
