@@ -3,6 +3,7 @@
 //!
 //! An experiment decides nothing about threads and clocks: whoever runs it lends it [`Hands`].
 
+mod policy_study;
 mod scheduling_time;
 
 use std::fmt;
@@ -125,7 +126,7 @@ pub struct Experiment {
 }
 
 /// All of them, in the order that they are listed.
-pub const EXPERIMENTS: &[Experiment] = &[scheduling_time::EXPERIMENT];
+pub const EXPERIMENTS: &[Experiment] = &[policy_study::EXPERIMENT, scheduling_time::EXPERIMENT];
 
 /// The experiment of this name.
 ///

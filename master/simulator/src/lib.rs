@@ -9,6 +9,8 @@ pub mod plot;
 pub mod random;
 pub mod replay;
 pub mod report;
+pub mod speed;
+pub mod study;
 pub mod trace;
 pub mod words;
 pub mod speed;

@@ -10,16 +10,17 @@
 //! does in its duration with as many servers as GPUs; it may have 1 to four times its GPUs in
 //! workers and as many servers; a worker takes a GPU, a CPU and 4 GB, a server a CPU and 4 GB.
 //!
-//! A kind of resource (CPUs, memory, GPUs) of which no node of the cluster has any is not counted:
-//! a file that leaves memory out does not mean machines without memory. Where nodes name a kind
-//! `slots`, each task takes one.
+//! CPUs or memory of which no node of the cluster has any are taken to be plenty: a file that
+//! leaves memory out does not mean machines without memory. Where no node has GPUs, workers take
+//! none. Where nodes name a kind `slots`, each task takes one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::job::TASKS_MAX;
 use model::{Batch, Fault, Mode, NodeId, Resources, Shape};
 use rand::RngExt;
 use scheduler::estimate::speed::{SpeedForm, SpeedModel};
+use scheduler::place::place;
 
 use super::table::TraceError;
 use super::{OursRow, PhillyRow, PolluxRow, Trace};
@@ -34,10 +35,16 @@ const REQUESTED: u32 = 4;
 /// A Philly job may grow to so many times its GPUs.
 const GROWTH: u32 = 4;
 
+/// CPUs in thousandths and memory in bytes of a node, where no node names any: as good as without
+/// a bound, and the sum over all nodes stays far from one.
+const PLENTY: [u64; 2] = [1_000_000_000, 1 << 44];
+
 /// A trace on a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
     pub workload: Workload,
+    /// The cluster with what was assumed about it.
+    pub cluster: Cluster,
     /// What was assumed about this trace on this cluster, in sentences.
     pub notes: Vec<String>,
 }
@@ -48,7 +55,11 @@ pub struct Built {
 /// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
 /// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
 pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
-    let mut room = Room::of(cluster)?;
+    let (cluster, notes) = assumed(cluster, matches!(trace, Trace::Pollux(_)));
+    if cluster.nodes.is_empty() {
+        return Err(TraceError::of_file("needs a cluster with nodes", "give it some"));
+    }
+    let mut room = Room::of(&cluster);
     let mut faults = TraceError::default();
     let jobs = match trace {
         Trace::Ours(rows) => {
@@ -69,7 +80,33 @@ pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, Trace
         }
     };
     faults.none()?;
-    Ok(Built { workload: Workload { jobs }, notes: room.notes })
+    Ok(Built { workload: Workload { jobs }, cluster, notes })
+}
+
+/// A cluster with plenty of what none of its nodes names, and sentences that say so. Replicas of
+/// the Pollux paper's workloads take nothing but GPUs.
+fn assumed(cluster: &Cluster, gpus_only: bool) -> (Cluster, Vec<String>) {
+    let mut cluster = cluster.clone();
+    let mut notes = Vec::new();
+    if gpus_only {
+        return (cluster, notes);
+    }
+    let [plenty_milli, plenty_bytes] = PLENTY;
+    let any = |of: fn(&Resources) -> u64| cluster.nodes.iter().any(|(_, node)| of(node) > 0);
+    let (cpus, memory) = (any(|node| node.cpus_milli), any(|node| node.memory_bytes));
+    if !any(|node| node.gpus) {
+        notes.push("no node has gpus: workers are taken to need none".to_owned());
+    }
+    for (_, node) in &mut cluster.nodes {
+        node.cpus_milli = if cpus { node.cpus_milli } else { plenty_milli };
+        node.memory_bytes = if memory { node.memory_bytes } else { plenty_bytes };
+    }
+    for (kind, named) in [("cpus", cpus), ("memory_bytes", memory)] {
+        if !named {
+            notes.push(format!("no node has {kind}: each is taken to have plenty"));
+        }
+    }
+    (cluster, notes)
 }
 
 /// What a cluster holds.
@@ -79,41 +116,26 @@ struct Room<'a> {
     total: Resources,
     /// Tasks that the nodes hold, of each size asked for so far.
     holds: BTreeMap<Resources, u32>,
-    notes: Vec<String>,
+    /// Least shapes that were placed on the empty nodes.
+    fitting: BTreeSet<(Shape, Resources, Resources)>,
 }
 
 impl<'a> Room<'a> {
-    fn of(cluster: &'a Cluster) -> Result<Self, TraceError> {
+    fn of(cluster: &'a Cluster) -> Self {
         let none = Resources::default();
         let total = cluster.nodes.iter().fold(none, |sum, (_, capacity)| sum.plus(capacity));
-        let (nodes, holds) = (cluster.nodes.as_slice(), BTreeMap::new());
-        let mut room = Self { nodes, total, holds, notes: Vec::new() };
-        if room.adapted(&models::worker()).is_zero() || room.adapted(&models::server()).is_zero() {
-            let remedy = "give its nodes cpus, memory_bytes or slots";
-            return Err(TraceError::of_file("needs a cluster with resources", remedy));
-        }
-        for (kind, amount) in [
-            ("cpus", room.total.cpus_milli),
-            ("memory_bytes", room.total.memory_bytes),
-            ("gpus", room.total.gpus),
-        ] {
-            if amount == 0 {
-                room.notes.push(format!("no node has {kind}: tasks are taken to need none"));
-            }
-        }
-        Ok(room)
+        let nodes = cluster.nodes.as_slice();
+        let (holds, fitting) = (BTreeMap::new(), BTreeSet::new());
+        Self { nodes, total, holds, fitting }
     }
 
-    /// A task without the kinds that the cluster does not have, and with its slot.
+    /// A task without GPUs where the cluster has none, and with its slot.
     fn adapted(&self, task: &Resources) -> Resources {
-        let counted = |amount: u64, total: u64| if total == 0 { 0 } else { amount };
-        let total = &self.total;
-        let mut adapted = Resources::new(
-            counted(task.cpus_milli, total.cpus_milli),
-            counted(task.memory_bytes, total.memory_bytes),
-            counted(task.gpus, total.gpus),
-        );
-        if total.named("slots") > 0 {
+        let mut adapted = task.clone();
+        if self.total.gpus == 0 {
+            adapted.gpus = 0;
+        }
+        if self.total.named("slots") > 0 {
             adapted.named.insert("slots".to_owned(), 1);
         }
         adapted
@@ -146,8 +168,19 @@ impl<'a> Room<'a> {
             return Some(format!("needs {} servers, the cluster holds {servers}", min.servers));
         }
         let demand = min.demand(worker, server);
-        let (kind, have, want) = self.total.lacks(&demand)?;
-        Some(format!("{min} tasks need {want} of {kind} in all, the cluster has {have}"))
+        if let Some((kind, have, want)) = self.total.lacks(&demand) {
+            return Some(format!(
+                "{min} tasks need {want} of {kind} in all, the cluster has {have}"
+            ));
+        }
+        let key = (min, worker.clone(), server.clone());
+        if !self.fitting.contains(&key) {
+            if place(min, server, worker, self.nodes).is_none() {
+                return Some(format!("{min} tasks do not fit on the empty nodes together"));
+            }
+            self.fitting.insert(key);
+        }
+        None
     }
 }
 
@@ -166,24 +199,23 @@ fn ours(row: &OursRow, room: &mut Room<'_>, faults: &mut TraceError) -> Option<J
         row.max_workers.min(room.holds(&worker)),
     );
     let workers = REQUESTED.clamp(min.workers, max.workers);
-    let (batch, speed) = row.model.speed(row.mode);
     let work = row.model.work(row.mode, row.work_steps);
     Some(Job {
         id: row.id.clone(),
         arrival_s: row.arrival_s,
         model: row.model.name.to_owned(),
         mode: row.mode,
-        batch,
+        batch: row.model.batch(row.mode),
         worker,
         server,
         min,
         max,
         requested: Some(Shape::new(workers.min(max.servers), workers)),
         priority: 1.0,
-        speed,
+        speed: row.model.speed(row.mode),
         work,
         rescale_cost_s: row.model.rescale_cost_s(),
-        loss: Some(row.model.loss(work, row.work_steps)),
+        loss: row.model.loss(row.work_steps),
     })
 }
 
@@ -222,7 +254,7 @@ fn philly(
         speed: Speed::Theta(speed),
         work: steps,
         rescale_cost_s: model.rescale_cost_s(),
-        loss: Some(model.loss(steps, steps)),
+        loss: model.loss(steps),
     })
 }
 
