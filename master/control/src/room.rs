@@ -9,6 +9,7 @@ use model::{Generation, JobId, NodeId, NodeShare, Placement, Resources, Shape};
 
 use crate::job::Job;
 use crate::job::live::Live;
+use crate::record::Wish;
 use crate::step::Control;
 
 /// What a share of a job takes on its node.
@@ -62,6 +63,10 @@ impl Control {
         job.count_attained(placement.shape(), now);
         job.gap_since = job.live.as_ref().and_then(|live| live.last_step_at).or(job.gap_since);
         job.live = None;
+        // There is nobody left to make it, and a job that wishes something waits in no round.
+        if job.record.wish == Some(Wish::Checkpoint) {
+            job.record.wish = None;
+        }
         self.out.room_freed = true;
     }
 

@@ -94,11 +94,7 @@ fn main() {
     let jobs_max = argument(2).and_then(|n| n.parse().ok()).unwrap_or(usize::MAX);
     let names = argument(3)
         .map_or_else(|| vec!["fifo".to_owned(), "optimus".to_owned()], |name| vec![name]);
-<<<<<<< HEAD
     let spacing_s = argument(4).and_then(|n| n.parse().ok()).unwrap_or(60.0_f64);
-=======
-    let interval_s = argument(4).and_then(|n| n.parse().ok()).unwrap_or(60.0_f64);
->>>>>>> a253ec787a5d44714b801742321f2385dc114b51
     let node = |number: usize| {
         let id: NodeId = format!("n{number:05}").parse().expect("it is plain");
         (id, Resources::new(128_000, 512 << 30, 8))
@@ -108,13 +104,8 @@ fn main() {
         trace().into_iter().take(jobs_max).enumerate().map(|(n, job)| self::job(n, job)).collect();
     let workload = Workload { jobs };
     println!(
-<<<<<<< HEAD
         "{:10} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9}",
         "policy", "jobs", "rounds", "restarts", "s", "mean JCT", "MB"
-=======
-        "{:10} {:>8} {:>8} {:>9} {:>10} {:>9}",
-        "policy", "jobs", "rounds", "s", "mean JCT", "MB"
->>>>>>> a253ec787a5d44714b801742321f2385dc114b51
     );
     for name in names {
         let policy = Policy::by_name(&name).expect("it is a policy");

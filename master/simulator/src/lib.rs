@@ -13,6 +13,5 @@ pub mod speed;
 pub mod study;
 pub mod trace;
 pub mod words;
-pub mod speed;
 pub mod workload;
 pub mod world;

@@ -90,10 +90,7 @@ fn a_job(stream: &mut Pcg64Mcg, number: u64, cluster: &Cluster) -> Job {
     } else {
         one(stream, &[Shape::new(1, 2), Shape::new(2, 1), Shape::new(2, 2)])
     };
-    let max = Shape::new(
-        min.servers + small(stream, 0, 3),
-        min.workers + small(stream, 0, 5),
-    );
+    let max = Shape::new(min.servers + small(stream, 0, 3), min.workers + small(stream, 0, 5));
     let step_s = real(stream, 0.1, 0.6);
     let theta = |share: f64| step_s * share;
     let (form, theta, per_step) = match (mode, batch) {
@@ -142,12 +139,7 @@ fn tweak(stream: &mut Pcg64Mcg) -> Tweak {
     Tweak {
         on_disconnect: one(
             stream,
-            &[
-                OnDisconnect::Keep,
-                OnDisconnect::Stop,
-                OnDisconnect::Replace,
-                OnDisconnect::Replace,
-            ],
+            &[OnDisconnect::Keep, OnDisconnect::Stop, OnDisconnect::Replace, OnDisconnect::Replace],
         ),
         restarts_max: one(stream, &[1000, 1000, 5, 2, 0]),
         checkpoint_interval_s: one(stream, &[5, 15, 30, 60, 600]),

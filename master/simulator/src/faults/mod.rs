@@ -140,13 +140,8 @@ pub fn run(seed: u64, settings: &Settings) -> Result<Story, Broken> {
 fn play(seed: u64, settings: &Settings, tells: usize) -> Result<Story, Broken> {
     let drawn = draw::draw(seed);
     let policy = drawn.policy;
-    let broken = |at_s: f64, what: String, last: Vec<String>| Broken {
-        seed,
-        policy,
-        at_s,
-        what,
-        last,
-    };
+    let broken =
+        |at_s: f64, what: String, last: Vec<String>| Broken { seed, policy, at_s, what, last };
     let world = drawn.world().map_err(|error| broken(0.0, error, Vec::new()))?;
     let mut teller = Teller {
         world: world.watched(settings.plant, tells),

@@ -7,7 +7,7 @@ use model::agent::Exit;
 use model::{JobId, JobSpec, OnDisconnect, Task};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Due, RECONNECT_MS, World};
+use super::{Due, Fidelity, RECONNECT_MS, World};
 use crate::random::stream;
 
 /// What is wrong at present beside nodes and links.
@@ -292,8 +292,13 @@ impl World {
         (self.trouble.plan_late_ms, self.trouble.plan_is_lost) = (0, false);
         self.trouble.repeats.clear();
         self.trouble.garbage.clear();
+        let usual_ms = match self.options.fidelity {
+            Fidelity::Exact { delay_ms, .. } => delay_ms,
+            Fidelity::Coarse { .. } => 0,
+        };
         for node in 0..self.agents.len() {
-            self.agents[node].link.losses = 0;
+            let link = &mut self.agents[node].link;
+            (link.losses, link.delay_ms) = (0, usual_ms);
             self.power_on(node);
             self.heal(node);
             self.unmute(node);

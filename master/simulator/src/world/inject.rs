@@ -340,8 +340,7 @@ pub(super) fn words(event: &Event) -> String {
 }
 
 fn plan_words(plan: &scheduler::plan::Plan) -> String {
-    let words = plan.decisions.iter().map(|decision| {
-        format!("{} {}", decision.job, decision.verb.name())
-    });
+    let words =
+        plan.decisions.iter().map(|decision| format!("{} {}", decision.job, decision.verb.name()));
     words.collect::<Vec<_>>().join(", ")
 }

@@ -33,12 +33,12 @@ use model::{JobId, Millis, NodeId, Resources, UnixMs};
 
 use self::agent::{Agent, Name};
 use self::failures::Turn;
+pub(crate) use self::faults::Tweak;
+pub(crate) use self::inject::Garbage;
 pub use self::options::{
     Costs, Estimates, Failures, Fidelity, Network, Options, Rounds, rescale_cost_s,
 };
 use self::queue::Queue;
-pub(crate) use self::faults::Tweak;
-pub(crate) use self::inject::Garbage;
 use self::training::Training;
 use self::truth::Truth;
 pub(crate) use self::watch::Watch;

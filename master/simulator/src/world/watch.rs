@@ -325,7 +325,12 @@ impl World {
         let mut unhealed = Vec::new();
         for record in self.control.job_records() {
             if !record.phase.is_final() {
-                unhealed.push(format!("{} is {}: {}", record.id, record.phase.state(), self.why(record.id)));
+                unhealed.push(format!(
+                    "{} is {}: {}",
+                    record.id,
+                    record.phase.state(),
+                    self.why(record.id)
+                ));
             }
             if !record.litter.is_empty() {
                 unhealed.push(format!("{} has litter: {:?}", record.id, record.litter));
@@ -338,6 +343,11 @@ impl World {
                 let wanted = agent.desired.len();
                 unhealed.push(format!("{} holds {names:?} and wants {wanted}", agent.id));
             }
+        }
+        if std::option_env!("DEBUGGING").is_some() {
+            let all = format!("{:?}", self.control);
+            let at = all.find(" nodes: {").unwrap_or(0);
+            unhealed.push(all.chars().skip(at).take(3000).collect());
         }
         for record in self.store.values() {
             if let Record::PortsV1 { host, ports } = record
@@ -471,9 +481,12 @@ impl World {
                 let sets: Vec<String> = desired
                     .generations
                     .iter()
-                    .map(|wanted| format!("{} {} {:?}", wanted.job, wanted.generation, wanted.order))
+                    .map(|wanted| {
+                        format!("{} {} {:?}", wanted.job, wanted.generation, wanted.order)
+                    })
                     .collect();
-                let stale = if self.agents[*node].session == Some(*session) { "" } else { " (old)" };
+                let stale =
+                    if self.agents[*node].session == Some(*session) { "" } else { " (old)" };
                 format!("{} hears{stale} {}: [{}]", of(*node), desired.revision, sets.join(", "))
             }
             Due::Connect(node) => format!("{} tries to connect", of(*node)),
