@@ -3,7 +3,7 @@
 use model::{Millis, Shape};
 use proptest::prelude::*;
 use scheduler::plan::{Plan, Verb};
-use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot};
+use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot, Want};
 use scheduler::{Cache, check, plan};
 
 use crate::properties::{calm_world, world};
@@ -107,4 +107,22 @@ fn fairness_shares_evenly_and_tetris_prefers_the_short() {
     assert!(short > long, "{short} workers for the short job, {long} for the long one");
     let [long, short] = given("optimus");
     assert!(long > short, "by the paper's gain a long job gains more");
+}
+
+#[test]
+fn a_job_beside_one_that_is_profiled_is_not_in_its_own_way() {
+    let with_gpu = |id, want| {
+        let mut job = job(id, want);
+        job.worker.gpus = 1;
+        job.requested = Some(job.min);
+        job
+    };
+    let profile = Want::Profile { shapes: vec![Shape::new(1, 1)] };
+    let jobs = vec![with_gpu(1, share(scalable(), 1e5)), with_gpu(2, profile)];
+    let world = snapshot(vec![node("n01", resources(8_000, 64, 1))], jobs);
+    for policy in pairs() {
+        let plan = planned_by(&world, &policy);
+        assert!(matches!(verb_of(&plan, 1), Verb::Start { .. }), "{policy:?} {plan:#?}");
+        assert_eq!(verb_of(&plan, 2), &Verb::Wait, "{policy:?}");
+    }
 }

@@ -344,11 +344,6 @@ impl World {
                 unhealed.push(format!("{} holds {names:?} and wants {wanted}", agent.id));
             }
         }
-        if std::option_env!("DEBUGGING").is_some() {
-            let all = format!("{:?}", self.control);
-            let at = all.find(" nodes: {").unwrap_or(0);
-            unhealed.push(all.chars().skip(at).take(3000).collect());
-        }
         for record in self.store.values() {
             if let Record::PortsV1 { host, ports } = record
                 && !ports.held.is_empty()
