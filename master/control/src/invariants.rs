@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Resources, Task};
+use model::Resources;
 
 use crate::job::phase::{Goal, Phase, Wait};
 use crate::room::demand_of;
@@ -106,21 +106,11 @@ impl Control {
         let mut ports = BTreeSet::new();
         for job in &node.lives {
             let job = self.job(*job);
-            // One that is proved out, as by a new boot of its node, holds its port no longer,
-            // whoever of its generation is still awaited elsewhere.
-            let listens = match job.phase() {
-                Phase::Stopping { alive, .. } => alive.contains(&Task::SCHEDULER),
-                Phase::Queued { .. }
-                | Phase::Starting { .. }
-                | Phase::Running { .. }
-                | Phase::Checkpointing { .. }
-                | Phase::Paused { .. }
-                | Phase::Completed { .. }
-                | Phase::Failed { .. }
-                | Phase::Cancelled { .. } => true,
-            };
+            // Of one that stops the PS scheduler may be proved out, as by a new boot of its node:
+            // then its port is another's, whoever of it is still awaited elsewhere.
+            let stops = matches!(job.phase(), Phase::Stopping { .. });
             if let Some(life) = job.life()
-                && listens
+                && !stops
                 && life.placement.scheduler_node() == Some(id)
             {
                 assert!(ports.insert(life.root_port), "{id}: port {} twice", life.root_port);

@@ -57,6 +57,28 @@ fn a_port_is_held_only_for_a_scheduler_that_may_live() {
 }
 
 #[test]
+fn a_port_is_free_where_the_node_is_back_before_the_others_are_out() {
+    let mut world = World::new(3, 4);
+    let id = world.running(long(OnDisconnect::Replace), Shape::new(1, 4));
+    let (root, other) = (world.node_of(id, Task::SCHEDULER), other_node(&world, id));
+    let before = world.row(id).generation;
+    // Whatever the order in which they come back, nothing is held for the old generation.
+    for (first, second) in [(&root, &other), (&other, &root)] {
+        world.cut(&root);
+        world.cut(&other);
+        world.run(62);
+        world.heal(first);
+        world.run(1);
+        world.heal(second);
+        world.run(20);
+        let present = world.control.job(id).life().map(|life| life.generation);
+        let held = world.control.ports.values().flat_map(|ports| ports.held.values());
+        let old: Vec<_> = held.filter(|holder| Some(holder.generation) != present).collect();
+        assert!(old.is_empty(), "{old:?} of {before:?}, {present:?} lives");
+    }
+}
+
+#[test]
 fn a_port_comes_round_while_other_tasks_of_its_last_holder_are_awaited() {
     let mut world =
         World::with(super::Settings { root_ports: (20_000, 20_000), ..settings() }, 2, 4);
@@ -66,8 +88,9 @@ fn a_port_comes_round_while_other_tasks_of_its_last_holder_are_awaited() {
     world.reboot(&root);
     world.until_phase(id, PhaseName::Stopping, 60);
     let mut small = job("small");
-    small.workers.max = 1;
-    small.servers.max = 1;
+    // The room of the first is not free until all of it is out.
+    (small.workers.max, small.servers.max) = (1, 1);
+    (small.worker.cpus_milli, small.server.cpus_milli) = (250, 250);
     let second = world.submit(small);
     world.until(60, "the second runs", |world| world.row(second).step > 3);
     assert_eq!(world.node_of(second, Task::SCHEDULER), root);

@@ -51,9 +51,6 @@ impl World {
         } else {
             agent.link.mute_down = true;
         }
-        // Nothing that it sends is acknowledged any more.
-        agent.silent_since = agent.silent_since.or(Some(self.now));
-        self.watch_silence(node);
     }
 
     /// Both directions work again; the agent connects anew.
@@ -81,9 +78,7 @@ impl World {
         let agent = &mut self.agents[node];
         agent.soon = false;
         (agent.link.up_until, agent.link.down_until) = (Millis::default(), Millis::default());
-        agent.silent_since = agent.silent_since.or(Some(self.now));
         let id = agent.id.clone();
-        self.watch_silence(node);
         if let Some(ms) = told_ms {
             let event = Box::new(Event::NodeDisconnected { node: id, session });
             self.queue.put(self.now.plus(ms), Due::Master { life: self.life, event });
@@ -102,7 +97,6 @@ impl World {
         agent.session = None;
         agent.soon = false;
         agent.beats += 1;
-        agent.silent_since = agent.silent_since.or(Some(self.now));
         self.queue.put(self.now.plus(down_ms), Due::StartAgent(node));
     }
 
@@ -114,8 +108,6 @@ impl World {
         }
         agent.runs = true;
         agent.incarnation = agent.incarnation.next();
-        // The last contact is on its disk.
-        self.watch_silence(node);
         self.obey(node);
         self.queue.put(self.now.plus(RECONNECT_MS), Due::Connect(node));
     }

@@ -183,9 +183,11 @@ impl World {
             finished: false,
             resume: launch.resume.clone(),
             order: None,
+            heard: model::Revision::default(),
             save: None,
             left_at: None,
             sums: Sums::new(stream(self.options.seed, &purpose), work),
+            appointed: None,
             version: 0,
         };
         self.trainings.insert(name, training);

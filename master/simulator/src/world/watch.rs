@@ -485,7 +485,7 @@ impl World {
                 format!("{} hears{stale} {}: [{}]", of(*node), desired.revision, sets.join(", "))
             }
             Due::Connect(node) => format!("{} tries to connect", of(*node)),
-            Due::Beat { .. } | Due::Soon(_) | Due::Turn { .. } => return None,
+            Due::Beat { .. } | Due::Soon(_) | Due::Turn { .. } | Due::Silence(_) => return None,
             Due::Out { node, name } => format!("{} {} is out on {}", name.0, name.1, of(*node)),
             Due::Train { name, version } => {
                 let training = self.trainings.get(name);
@@ -493,12 +493,6 @@ impl World {
                     return None;
                 }
                 format!("{} {} has got somewhere", name.0, name.1)
-            }
-            Due::Silence { node, since } => {
-                if self.agents[*node].silent_since != Some(*since) {
-                    return None;
-                }
-                format!("{} heard no master for 45 s", of(*node))
             }
             Due::Declare { node, .. } => format!("{} is declared lost", of(*node)),
             Due::StartMaster => "the master starts".to_owned(),
