@@ -4,6 +4,7 @@ mod assign;
 mod cluster;
 mod csv;
 mod experiment;
+mod faults;
 mod file;
 mod fit_loss;
 mod fit_speed;

@@ -210,7 +210,7 @@ impl Control {
         let job = self.jobs.get(&decision.job).ok_or("the job is not known any more")?;
         match (&decision.verb, job.phase()) {
             (Verb::Start { .. }, Phase::Queued { wait: Wait::Round { .. }, .. })
-                if job.record.wish.is_none() => {}
+                if job.wished().is_none() => {}
             (Verb::Rescale { .. } | Verb::Evict, Phase::Running { pending: None, .. })
                 if job.record.wish.is_none() && crate::job::epochs::ended(job).is_none() => {}
             (_, phase) => return Err(format!("the job is {} by now", phase.state())),

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use model::agent::TaskState;
 use model::{Generation, JobId, NodeId, NodeShare, Placement, Resources, Shape};
 
 use crate::job::Job;
 use crate::job::live::Live;
+use crate::record::Wish;
 use crate::step::Control;
 
 /// What a share of a job takes on its node.
@@ -52,8 +54,7 @@ impl Control {
             self.recount(&share.node);
             self.out.desired.insert(share.node.clone());
         }
-        let fenced = self.job(id).live.as_ref().is_some_and(|live| live.fenced);
-        if !fenced {
+        if self.scheduler_is_out(id, generation, placement) {
             self.free_ports(|held| held.job == id && held.generation == generation);
         }
         self.remove_litter(id);
@@ -62,7 +63,28 @@ impl Control {
         job.count_attained(placement.shape(), now);
         job.gap_since = job.live.as_ref().and_then(|live| live.last_step_at).or(job.gap_since);
         job.live = None;
+        // There is nobody left to make it, and a job that wishes something waits in no round.
+        if job.record.wish == Some(Wish::Checkpoint) {
+            job.record.wish = None;
+        }
         self.out.room_freed = true;
+    }
+
+    /// True where no PS scheduler of a generation that ends can hold its port any more: its end
+    /// was told, or its node is back since it was given up and shows no process of it. Else the
+    /// port is freed once the node shows that.
+    fn scheduler_is_out(&self, id: JobId, generation: Generation, placement: &Placement) -> bool {
+        if !self.job(id).live.as_ref().is_some_and(|live| live.fenced) {
+            return true;
+        }
+        let node = placement.scheduler_node().and_then(|node| self.nodes.get(node));
+        node.is_some_and(|node| {
+            let lives = node.tasks.iter().any(|report| {
+                let running = matches!(report.state, TaskState::Running { .. });
+                running && report.job == id && report.generation == generation
+            });
+            node.is_up() && !lives
+        })
     }
 
     pub(crate) fn recount(&mut self, id: &NodeId) {

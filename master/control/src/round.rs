@@ -225,9 +225,7 @@ impl Control {
             return held(&place.placement, false);
         }
         match job.phase() {
-            Phase::Queued { wait: Wait::Round { .. }, .. } if job.record.wish.is_none() => {
-                Some(None)
-            }
+            Phase::Queued { wait: Wait::Round { .. }, .. } if job.wished().is_none() => Some(None),
             Phase::Starting { life } => held(&life.placement, false),
             Phase::Running { life, .. } => held(&life.placement, self.is_movable(job)),
             Phase::Checkpointing { life, goal, .. } => match goal {

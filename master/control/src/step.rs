@@ -12,7 +12,7 @@ use crate::job::speed::Speed;
 use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
-use crate::record::{Key, Meta, RateRecord, Record, RoundRecord, SpeedKey, Write};
+use crate::record::{JobRecord, Key, Meta, RateRecord, Record, RoundRecord, SpeedKey, Write};
 use crate::round::Rounding;
 use crate::settings::Settings;
 use crate::timers::{Timer, Timers};
@@ -109,6 +109,11 @@ impl Control {
     #[must_use]
     pub const fn refused(&self) -> &Refused {
         &self.refused
+    }
+
+    /// What is kept of each job that is known, by id.
+    pub fn job_records(&self) -> impl Iterator<Item = &JobRecord> {
+        self.jobs.values().map(|job| &job.record)
     }
 
     /// When a [`Event::Tick`] is wanted at the latest; none where nothing is waited for.

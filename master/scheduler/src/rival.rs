@@ -189,6 +189,12 @@ impl Round<'_> {
             Placing::FirstFit => Rule::FirstFit,
             Placing::Fill => Rule::Fill,
         };
+        // Where jobs are profiled, everybody's least shape was put somewhere first. Left there, a
+        // job would be in its own way: the only GPU would be taken by itself.
+        for job in &starting {
+            let idle = self.idle(*job);
+            self.room.set(*job, idle);
+        }
         let (capacity, mut left, open) = self.books();
         let kinds = self.room.kinds.count();
         let nodes = Nodes { kinds, capacity: &capacity, left: &mut left, open: &open };

@@ -2,6 +2,7 @@
 //! servers and jobs. The same seed gives the same bytes on every machine.
 
 pub mod experiment;
+pub mod faults;
 pub mod models;
 pub mod outcome;
 pub mod plot;

@@ -13,17 +13,38 @@ const DURATION_MS_MAX: u64 = 1_000_000_000_000;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SimulateArgs {
     /// The nodes, as JSON; - for stdin
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "faults",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub cluster: PathBuf,
     /// The jobs, as CSV: ours, a workload of the Pollux paper, or a Philly trace
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "faults",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub trace: PathBuf,
+    /// Search for faults instead: so many small clusters in which everything goes wrong, drawn
+    /// from the seed and the next ones; without --seed from a fresh one
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        conflicts_with_all = ["cluster", "trace", "runs", "timeline", "list_jobs", "svg"]
+    )]
+    pub faults: Option<u32>,
     /// How to decide; several are run on the same jobs and compared with the first
     #[arg(long = "policy", value_name = "NAME", default_value = "horizon")]
     pub policies: Vec<String>,
-    /// Chance of the run, or of the first of several
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// Chance of the run, or of the first of several [default: 1]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// So many runs of each policy, with this seed and the next ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
@@ -71,6 +92,13 @@ pub(crate) struct SimulateArgs {
     /// Draw running tasks, utilisation and waiting jobs over time of each policy's first run
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+impl SimulateArgs {
+    /// The seed, or the first of several.
+    pub(crate) fn first_seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
 }
 
 #[derive(Clone, Debug, Args)]

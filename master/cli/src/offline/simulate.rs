@@ -25,6 +25,9 @@ use crate::text::{count, percent, span};
 /// # Errors
 /// Everything that is wrong with the first wrong file, or why a run came to no end.
 pub(crate) fn simulate(context: &mut Context<'_>, args: &SimulateArgs) -> Result<(), Failure> {
+    if let Some(seeds) = args.faults {
+        return super::faults::faults(context, args, seeds);
+    }
     let start = clock::instant();
     args.svg.as_deref().map_or(Ok(()), check_writable)?;
     let cluster = cluster::read(&file::read(&args.cluster)?)?;
@@ -85,7 +88,7 @@ fn outcomes(
     let under_way = AtomicU64::new(0);
     let work = |number: u32| {
         let policy = &args.policies[usize::try_from(number / runs).unwrap_or(0)];
-        let seed = args.seed.wrapping_add(u64::from(number % runs));
+        let seed = args.first_seed().wrapping_add(u64::from(number % runs));
         let last = Shared::new(0);
         let told = |share: f64| {
             let now = millionths(share);
@@ -116,7 +119,7 @@ fn draw(path: &Path, args: &SimulateArgs, outcomes: &[Vec<Outcome>]) -> Result<(
     let firsts: Vec<&Outcome> = outcomes.iter().filter_map(|runs| runs.first()).collect();
     let name =
         args.trace.file_name().map_or_else(|| "stdin".into(), std::ffi::OsStr::to_string_lossy);
-    let title = format!("{name}, seed {}", args.seed);
+    let title = format!("{name}, seed {}", args.first_seed());
     write(path, &plot::over_time(&title, &firsts))
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Live {
     pub(crate) progress_at: Millis,
     /// Parts of epochs that are not complete yet, by epoch and worker.
     pub(crate) epochs: BTreeMap<u32, BTreeMap<u32, EpochPart>>,
-    /// Some task was given up without proof of death.
+    /// The PS scheduler was given up without proof of death: it may hold its port still.
     pub(crate) fenced: bool,
     /// Speed over the last stretch that was measured, and over the whole generation with its
     /// seconds.

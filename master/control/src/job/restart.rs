@@ -279,7 +279,7 @@ impl Control {
         let mut here = life.placement.tasks_on(node);
         here.retain(|task| alive.contains(task));
         if let Some(live) = job.live.as_mut() {
-            live.fenced |= !proved && !here.is_empty();
+            live.fenced |= !proved && here.contains(&Task::SCHEDULER);
         }
         for task in here {
             self.on_task_gone(id, generation, task);

@@ -6,6 +6,7 @@ mod chaos;
 mod curves;
 mod faults;
 mod fuzz;
+mod leftovers;
 mod restarts;
 mod stories;
 mod table;

@@ -6,7 +6,7 @@ use model::{Millis, Shape};
 use proptest::prelude::*;
 use scheduler::goodput::{Elastic, Gradient, Limits};
 use scheduler::plan::{Plan, Verb};
-use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot};
+use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot, Want};
 use scheduler::{Cache, check, plan};
 
 use crate::properties::{calm_world, world};
@@ -203,4 +203,22 @@ fn tiresias_serves_the_next_where_the_nodes_have_no_room_for_the_first() {
     assert_eq!(verb_of(&plan, 1), &Verb::Wait, "nine on four nodes of two");
     assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(1, 3)));
     assert_eq!(verb_of(&plan, 3), &Verb::Wait);
+}
+
+#[test]
+fn a_job_beside_one_that_is_profiled_is_not_in_its_own_way() {
+    let with_gpu = |id, want| {
+        let mut job = job(id, want);
+        job.worker.gpus = 1;
+        job.requested = Some(job.min);
+        job
+    };
+    let profile = Want::Profile { shapes: vec![Shape::new(1, 1)] };
+    let jobs = vec![with_gpu(1, share(scalable(), 1e5)), with_gpu(2, profile)];
+    let world = snapshot(vec![node("n01", resources(8_000, 64, 1))], jobs);
+    for policy in pairs() {
+        let plan = planned_by(&world, &policy);
+        assert!(matches!(verb_of(&plan, 1), Verb::Start { .. }), "{policy:?} {plan:#?}");
+        assert_eq!(verb_of(&plan, 2), &Verb::Wait, "{policy:?}");
+    }
 }

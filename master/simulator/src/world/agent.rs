@@ -51,12 +51,22 @@ pub(super) struct Agent {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Link {
     pub(super) cut: bool,
+    /// One way only is cut.
+    pub(super) mute_up: bool,
+    pub(super) mute_down: bool,
     pub(super) delay_ms: u64,
     /// Messages that are still to be lost, in either direction.
     pub(super) losses: u32,
     /// What was sent arrives in its order.
     pub(super) up_until: Millis,
     pub(super) down_until: Millis,
+}
+
+impl Link {
+    /// No connection can be made.
+    pub(super) const fn is_mute(&self) -> bool {
+        self.mute_up || self.mute_down
+    }
 }
 
 /// Tasks of one generation.

@@ -9,6 +9,7 @@ use model::client::{Answer, Reply};
 use scheduler::snapshot::{Policy, Snapshot};
 
 use super::{Due, Fidelity, RECONNECT_MS, World};
+use crate::faults::Plant;
 
 /// What planning and publishing take, where messages take their time.
 const PLAN_MS: u64 = 10;
@@ -48,12 +49,15 @@ impl World {
         for write in writes {
             match write {
                 Write::Put(record) => {
+                    if let Record::JobV1(job) = &record {
+                        self.watch_record(job);
+                    }
                     if let Record::JobV1(job) = &record
                         && job.phase.is_final()
                     {
                         self.ended(job);
                     }
-                    if keeps {
+                    if keeps && !self.loses_write(&record) {
                         self.store.insert(record.key(), record);
                     }
                 }
@@ -65,13 +69,14 @@ impl World {
     }
 
     fn answered(&mut self, request: u64, reply: Reply) {
-        let Some(job) = self.requests.remove(&request) else { return };
+        let Some(job) = self.requests.remove(&request) else {
+            self.watch_reply(request, &reply);
+            return;
+        };
         match reply {
             Ok(Answer::Submitted { job: id, .. }) => {
-                let known = usize::try_from(id.0.saturating_sub(1)).unwrap_or(usize::MAX);
-                if known == self.jobs.len() {
-                    self.jobs.push(job);
-                }
+                self.name_job(id, job);
+                self.watch_accepted(job, id);
                 self.truths[job].id = Some(id);
             }
             other => {
@@ -92,14 +97,24 @@ impl World {
             Vec::new()
         };
         self.findings.extend(refused.iter().map(|finding| format!("the plan: {finding}")));
+        self.watch.count("plans checked");
         let event = Event::RoundFinished { plan, refused, elapsed_s: 0.0 };
-        self.later(PLAN_MS, event);
+        if std::mem::take(&mut self.trouble.plan_is_lost) {
+            return;
+        }
+        let late_ms = std::mem::take(&mut self.trouble.plan_late_ms);
+        self.later(PLAN_MS + late_ms, event);
     }
 
     fn publish(&mut self, publish: Publish) {
         let Publish { job, generation, checkpoint, directory, .. } = publish;
         let saved = self.job_of(job).and_then(|job| self.truths[job].saved.get_mut(&directory));
+        let skips = self.watch.plant == Some(Plant::PublishUnread);
         let outcome = match saved {
+            // Every part is read again before its manifest is written.
+            Some(saved) if !saved.whole && !skips => {
+                Err(format!("{directory}: parameters is shorter than it was said to be"))
+            }
             Some(saved) if !self.trouble.store_fails => {
                 // It reaches the disk even where the master dies before it hears of it.
                 saved.published = true;
@@ -130,7 +145,7 @@ impl World {
 
     fn send_down(&mut self, node: usize, session: SessionId, desired: model::agent::Desired) {
         let link = &mut self.agents[node].link;
-        if link.cut {
+        if link.cut || link.mute_down {
             return;
         }
         if link.losses > 0 {
@@ -139,13 +154,16 @@ impl World {
         }
         let at = self.now.plus(link.delay_ms).max(link.down_until);
         link.down_until = at;
+        if let Some(later) = self.repeats(node, at) {
+            self.queue.put(later, Due::Agent { node, session, desired: desired.clone() });
+        }
         self.queue.put(at, Due::Agent { node, session, desired });
     }
 
     /// What a node's agent says, on its way to the master; false where it is lost.
     pub(super) fn send_up(&mut self, node: usize, event: Event) -> bool {
         let link = &mut self.agents[node].link;
-        if link.cut {
+        if link.cut || link.mute_up {
             return false;
         }
         if link.losses > 0 {
@@ -154,6 +172,12 @@ impl World {
         }
         let at = self.now.plus(link.delay_ms).max(link.up_until);
         link.up_until = at;
+        if let Event::Heartbeat { .. } = &event
+            && let Some(later) = self.repeats(node, at)
+        {
+            let event = Box::new(event.clone());
+            self.queue.put(later, Due::Master { life: self.life, event });
+        }
         self.queue.put(at, Due::Master { life: self.life, event: Box::new(event) });
         true
     }

@@ -1,11 +1,13 @@
 //! Faults at will: for searches that let everything go wrong and then see the cluster heal.
 
+use std::collections::BTreeMap;
+
 use control::{Control, Record};
 use model::agent::Exit;
-use model::{JobId, Task};
+use model::{JobId, JobSpec, OnDisconnect, Task};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Due, RECONNECT_MS, World, clocks};
+use super::{Due, Fidelity, RECONNECT_MS, World};
 use crate::random::stream;
 
 /// What is wrong at present beside nodes and links.
@@ -18,6 +20,28 @@ pub(super) struct Trouble {
     pub(super) loses_stops: bool,
     /// The master dies once so many commands were carried out.
     pub(super) dies_after: Option<u64>,
+    /// How far the wall clock of the master's host is off.
+    pub(super) unix_shift_ms: i64,
+    /// Processes that are told to stop take at least this long: they wait for the KILL.
+    pub(super) stubborn_ms: u64,
+    /// Checkpoints are said to be written while a part is short.
+    pub(super) half_written: bool,
+    pub(super) plan_late_ms: u64,
+    pub(super) plan_is_lost: bool,
+    /// Messages of a node that come twice, the second time so much later.
+    pub(super) repeats: BTreeMap<usize, (u32, u64)>,
+    /// What is wrong with the next reports of a node.
+    pub(super) garbage: BTreeMap<usize, Vec<super::Garbage>>,
+    /// What owners ask for beyond the workload.
+    pub(super) tweaks: Vec<Tweak>,
+}
+
+/// What a job's owner asks for beside what the workload says.
+#[derive(Clone, Debug)]
+pub(crate) struct Tweak {
+    pub(crate) on_disconnect: OnDisconnect,
+    pub(crate) restarts_max: u32,
+    pub(crate) checkpoint_interval_s: u32,
 }
 
 impl Trouble {
@@ -29,7 +53,24 @@ impl Trouble {
             hangs: false,
             loses_stops: false,
             dies_after: None,
+            unix_shift_ms: 0,
+            stubborn_ms: 0,
+            half_written: false,
+            plan_late_ms: 0,
+            plan_is_lost: false,
+            repeats: BTreeMap::new(),
+            garbage: BTreeMap::new(),
+            tweaks: Vec::new(),
         }
+    }
+
+    pub(super) fn tweaked(&self, job: usize, mut spec: JobSpec) -> JobSpec {
+        if let Some(tweak) = self.tweaks.get(job) {
+            spec.on_disconnect = tweak.on_disconnect;
+            spec.restarts_max = tweak.restarts_max;
+            spec.checkpoint_interval_s = tweak.checkpoint_interval_s;
+        }
+        spec
     }
 }
 
@@ -41,7 +82,7 @@ impl World {
         self.agents.len()
     }
 
-    fn has(&self, node: usize) -> bool {
+    pub(super) fn has(&self, node: usize) -> bool {
         node < self.agents.len()
     }
 
@@ -108,7 +149,7 @@ impl World {
         self.queue.put(self.now.plus(RECONNECT_MS), Due::Connect(node));
     }
 
-    fn drop_messages(&mut self, node: usize) {
+    pub(super) fn drop_messages(&mut self, node: usize) {
         let id = self.agents[node].id.clone();
         self.queue.retain(|due| match due {
             Due::Agent { node: other, .. } => *other != node,
@@ -131,7 +172,8 @@ impl World {
             | Due::Silence(_)
             | Due::Declare { .. }
             | Due::Turn { .. }
-            | Due::StartMaster => true,
+            | Due::StartMaster
+            | Due::StartAgent(_) => true,
         });
     }
 
@@ -171,10 +213,11 @@ impl World {
             return;
         }
         let records: Vec<Record> = self.store.values().cloned().collect();
-        match Control::new(self.settings.clone(), clocks(self.now), records) {
+        match Control::new(self.settings.clone(), self.clocks(), records) {
             Ok((control, commands)) => {
                 self.control = control;
                 self.master_up = true;
+                self.watch.count("starts of a master from its store");
                 self.cache = scheduler::Cache::default();
                 self.carry_out(commands);
                 for node in 0..self.agents.len() {
@@ -238,10 +281,21 @@ impl World {
         self.trouble.saves_fail = false;
         self.trouble.store_fails = false;
         self.trouble.dies_after = None;
+        self.trouble.stubborn_ms = 0;
+        self.trouble.half_written = false;
+        (self.trouble.plan_late_ms, self.trouble.plan_is_lost) = (0, false);
+        self.trouble.repeats.clear();
+        self.trouble.garbage.clear();
+        let usual_ms = match self.options.fidelity {
+            Fidelity::Exact { delay_ms, .. } => delay_ms,
+            Fidelity::Coarse { .. } => 0,
+        };
         for node in 0..self.agents.len() {
-            self.agents[node].link.losses = 0;
+            let link = &mut self.agents[node].link;
+            (link.losses, link.delay_ms) = (0, usual_ms);
             self.power_on(node);
             self.heal(node);
+            self.unmute(node);
             self.slow(node, 1.0);
         }
     }

@@ -73,7 +73,7 @@ impl World {
         let job = training.job;
         let truth = &mut self.truths[job];
         let saved = training.resume.as_ref().and_then(|folder| truth.saved.get(folder));
-        if saved.is_some_and(|saved| saved.damaged) {
+        if saved.is_some_and(|saved| saved.damaged || !saved.whole) {
             let folder = training.resume.clone().unwrap_or_default();
             let exit = Exit {
                 code: Some(EXIT_DAMAGED),
@@ -102,7 +102,9 @@ impl World {
         let state = if fails {
             SaveState::Failed
         } else {
-            let saved = Saved { work, step, published: false, damaged: false };
+            let whole = !self.trouble.half_written;
+            let (published, damaged, known) = (false, false, false);
+            let saved = Saved { work, step, published, damaged, whole, known };
             self.truths[training.job].saved.insert(order.directory, saved);
             SaveState::Saved { step, hold: order.hold }
         };

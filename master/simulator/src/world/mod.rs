@@ -12,6 +12,7 @@ mod carry;
 mod chance;
 mod failures;
 mod faults;
+mod inject;
 mod life;
 mod obey;
 mod options;
@@ -22,6 +23,7 @@ mod reports;
 mod result;
 mod training;
 mod truth;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -31,12 +33,15 @@ use model::{JobId, Millis, NodeId, Resources, UnixMs};
 
 use self::agent::{Agent, Name};
 use self::failures::Turn;
+pub(crate) use self::faults::Tweak;
+pub(crate) use self::inject::Garbage;
 pub use self::options::{
     Costs, Estimates, Failures, Fidelity, Network, Options, Rounds, rescale_cost_s,
 };
 use self::queue::Queue;
 use self::training::Training;
 use self::truth::Truth;
+pub(crate) use self::watch::Watch;
 use crate::outcome::{Outcome, Sample};
 use crate::workload::{Cluster, Workload};
 
@@ -108,6 +113,8 @@ enum Due {
         turn: Turn,
     },
     StartMaster,
+    /// An agent whose process was down is there again.
+    StartAgent(usize),
 }
 
 /// A cluster in virtual time.
@@ -126,7 +133,8 @@ pub struct World {
     ticks: u32,
     agents: Vec<Agent>,
     index: BTreeMap<NodeId, usize>,
-    jobs: Vec<usize>,
+    /// The job behind each id that was given, less 1.
+    jobs: Vec<Option<usize>>,
     trainings: BTreeMap<Name, Training>,
     /// Requests that no answer came to yet.
     requests: BTreeMap<u64, usize>,
@@ -136,6 +144,7 @@ pub struct World {
     store: BTreeMap<Key, Record>,
     cache: scheduler::Cache,
     trouble: faults::Trouble,
+    watch: Watch,
     /// What must not be, in words.
     findings: Vec<String>,
     commands: u64,
@@ -186,7 +195,7 @@ pub fn run(
     Ok(world.outcome())
 }
 
-fn settings(options: &Options) -> Settings {
+pub(crate) fn settings(options: &Options) -> Settings {
     let interval_ms = truth::ceil_ms(options.rounds.interval_s).max(1);
     let fitted = options.estimates == Estimates::Fitted;
     let usual = Settings::default();
@@ -224,9 +233,21 @@ impl World {
     /// # Errors
     /// What makes no sense in the cluster, the workload (job and field) or the options.
     pub fn new(cluster: &Cluster, workload: &Workload, options: &Options) -> Result<Self, String> {
+        Self::with_settings(cluster, workload, options, settings(options))
+    }
+
+    /// As [`Self::new`], with all that a master can be told.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn with_settings(
+        cluster: &Cluster,
+        workload: &Workload,
+        options: &Options,
+        settings: Settings,
+    ) -> Result<Self, String> {
         options.validate()?;
         let truths = truth::truths(cluster, workload, options)?;
-        let settings = settings(options);
         let now = Millis::default();
         let (control, commands) = Control::new(settings.clone(), clocks(now), Vec::new())
             .map_err(|error| error.to_string())?;
@@ -259,6 +280,7 @@ impl World {
             store: BTreeMap::new(),
             cache: scheduler::Cache::default(),
             trouble: faults::Trouble::new(options.seed),
+            watch: Watch::default(),
             findings: Vec::new(),
             commands: 0,
             idle_rounds: 0,
@@ -371,6 +393,7 @@ impl World {
     }
 
     fn take(&mut self, due: Due) {
+        self.watch_due(&due);
         match due {
             Due::Arrive(job) => self.arrive(job),
             Due::Master { life, event } => {
@@ -396,13 +419,14 @@ impl World {
             Due::Declare { node, since } => self.declare(node, since),
             Due::Turn { node, turn } => self.turn(node, turn),
             Due::StartMaster => self.start_master(),
+            Due::StartAgent(node) => self.start_agent(node),
         }
     }
 
     /// One event for the state machine, where it is up.
     fn master(&mut self, event: Event) {
         if self.master_up {
-            let commands = self.control.step(clocks(self.now), event);
+            let commands = self.control.step(self.clocks(), event);
             self.carry_out(commands);
         }
     }
@@ -432,6 +456,7 @@ impl World {
         }
         self.idle_rounds = 0;
         let spec = truth::spec(&self.workload.jobs[job], &self.truths[job], &self.options);
+        let spec = self.trouble.tweaked(job, spec);
         self.requests_made += 1;
         self.requests.insert(self.requests_made, job);
         // Without a store nobody asks again.
@@ -452,6 +477,21 @@ impl World {
     /// The job behind an id that the master gave.
     fn job_of(&self, id: JobId) -> Option<usize> {
         let at = usize::try_from(id.0.checked_sub(1)?).ok()?;
-        self.jobs.get(at).copied()
+        self.jobs.get(at).copied().flatten()
+    }
+
+    /// Notes the job behind an id.
+    fn name_job(&mut self, id: JobId, job: usize) {
+        let Ok(at) = usize::try_from(id.0.saturating_sub(1)) else { return };
+        if self.jobs.len() <= at {
+            self.jobs.resize(at + 1, None);
+        }
+        self.jobs[at] = Some(job);
+    }
+
+    /// The master's two clocks.
+    fn clocks(&self) -> Now {
+        let Now { mono, unix } = clocks(self.now);
+        Now { mono, unix: UnixMs(unix.0.saturating_add_signed(self.trouble.unix_shift_ms)) }
     }
 }

@@ -20,7 +20,9 @@ impl World {
             // A task that is not there, or no longer, is told at once.
             !whole && !starts
         });
-        for action in self.agents[node].reconcile() {
+        let mut actions = self.agents[node].reconcile();
+        actions.extend(self.starts_again(node));
+        for action in actions {
             match action {
                 Action::Start { wanted, tasks } => self.start_tasks(node, &wanted, tasks),
                 Action::Stop { name } => self.stop_tasks(node, name),
@@ -43,10 +45,11 @@ impl World {
     fn stop_tasks(&mut self, node: usize, name: Name) {
         let Some(held) = self.agents[node].ledger.get_mut(&name) else { return };
         held.stopping = true;
-        if self.trouble.loses_stops {
+        if self.trouble.loses_stops || self.loses_stop() {
             return;
         }
         let stop_ms = self.job_of(name.0).map_or(0, |job| self.truths[job].stop_ms);
+        let stop_ms = stop_ms.max(self.trouble.stubborn_ms);
         self.queue.put(self.now.plus(stop_ms), Due::Out { node, name });
     }
 
@@ -77,6 +80,7 @@ impl World {
     fn start_tasks(&mut self, node: usize, wanted: &DesiredGeneration, tasks: Vec<Task>) {
         let name = (wanted.job, wanted.generation);
         let Some(job) = self.job_of(name.0) else { return };
+        self.watch_start(node, name, job);
         let lives = (name.0, model::Generation(0))..=(name.0, model::Generation(u64::MAX));
         let others = self
             .trainings
@@ -143,6 +147,8 @@ impl World {
         {
             self.findings.push(format!("{folder} is resumed from but has no manifest"));
         }
+        self.watch_resume(job, name, saved);
+        let truth = &mut self.truths[job];
         let work = saved.map_or(0.0, |saved| saved.work);
         let at_s = now.seconds_since(model::Millis::default());
         if truth.outcome.started_s.is_some() {
@@ -177,6 +183,7 @@ impl World {
             finished: false,
             resume: launch.resume.clone(),
             order: None,
+            heard: model::Revision::default(),
             save: None,
             left_at: None,
             sums: Sums::new(stream(self.options.seed, &purpose), work),

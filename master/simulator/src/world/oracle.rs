@@ -1,7 +1,7 @@
 //! What the scheduler is told of speeds and of the work that is left, where it does not find out
 //! by itself.
 
-use model::{Generation, JobId};
+use model::{Generation, JobId, Shape};
 use scheduler::estimate::speed::SpeedModel;
 use scheduler::snapshot::{Remaining, Snapshot, Want};
 
@@ -25,7 +25,14 @@ impl World {
         for input in &mut snapshot.jobs {
             let Some(job) = self.job_of(input.id) else { continue };
             let (truth, job) = (&self.truths[job], &self.workload.jobs[job]);
-            input.requested = job.requested;
+            // An owner who changes the bounds changes what he asks for.
+            input.requested = job.requested.map(|Shape { servers, workers }| {
+                let within = |count: u32, least: u32, most: u32| count.min(most).max(least);
+                Shape::new(
+                    within(servers, input.min.servers, input.max.servers),
+                    within(workers, input.min.workers, input.max.workers),
+                )
+            });
             let (work, speed) = match self.options.estimates {
                 Estimates::Oracle => (0.0, 0.0),
                 Estimates::Errors { work, speed } => (work, speed),

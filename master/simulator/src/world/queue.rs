@@ -26,6 +26,10 @@ impl<T> Queue<T> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.due.len()
+    }
+
     pub(super) fn pop(&mut self) -> Option<(Millis, T)> {
         self.due.pop_first().map(|((at, _), what)| (at, what))
     }

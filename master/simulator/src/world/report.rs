@@ -5,12 +5,12 @@ use model::agent::{Heartbeat, Introduction};
 use model::{BootId, NodeId};
 
 use super::reports::{self, Reports};
-use super::{Due, Estimates, Fidelity, World, clocks};
+use super::{Due, Estimates, Fidelity, World};
 
 impl World {
     pub(super) fn connect(&mut self, node: usize) {
         let agent = &self.agents[node];
-        if !agent.hears() || agent.session.is_some() {
+        if !agent.hears() || agent.link.is_mute() || agent.session.is_some() {
             return;
         }
         if !self.master_up {
@@ -34,7 +34,7 @@ impl World {
             incarnation,
             boot_id: BootId(format!("{id}-{boots}")),
             software: "simulated".to_owned(),
-            unix_ms: clocks(self.now).unix.0,
+            unix_ms: super::clocks(self.now).unix.0,
             task_address: format!("10.{}.{}.{}", node >> 16, (node >> 8) & 255, node & 255),
             beat_ms: beat_ms.unwrap_or(60_000),
             first: self.heartbeat(node),
@@ -84,7 +84,8 @@ impl World {
         let agent = &self.agents[node];
         let Some(session) = agent.session.filter(|_| agent.hears()) else { return };
         let id = agent.id.clone();
-        let heartbeat = Box::new(self.heartbeat(node));
+        let heartbeat = self.heartbeat(node);
+        let heartbeat = Box::new(self.tainted(node, heartbeat));
         self.send_up(node, Event::Heartbeat { node: id, session, heartbeat });
     }
 
@@ -125,6 +126,8 @@ impl World {
     pub(super) fn note_contact(&mut self, id: &NodeId, session: SessionId) {
         if let Some(node) = self.index.get(id).copied()
             && self.agents[node].session == Some(session)
+            // Else the word of it does not reach the agent.
+            && !self.agents[node].link.mute_down
         {
             self.agents[node].contact = self.now;
         }
@@ -140,6 +143,9 @@ impl World {
         }
         self.queue.put(self.now.plus(WATCH_MS), Due::Silence(node));
         if !agent.powered || !agent.runs {
+            return;
+        }
+        if self.outlives_contact() {
             return;
         }
         let names: Vec<_> = agent

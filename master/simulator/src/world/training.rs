@@ -43,6 +43,8 @@ pub(super) struct Training {
     pub(super) finished: bool,
     pub(super) resume: Option<String>,
     pub(super) order: Option<(Revision, CheckpointOrder)>,
+    /// The newest set of any node that said anything of checkpoints, were it that there is none.
+    pub(super) heard: Revision,
     pub(super) save: Option<Save>,
     /// When it stood to leave for good.
     pub(super) left_at: Option<Millis>,
@@ -263,9 +265,10 @@ impl Training {
     /// A word about a checkpoint; the newest revision of any node counts, as the file lies on
     /// every node of the job.
     pub(super) fn hear(&mut self, revision: Revision, order: Option<&CheckpointOrder>) {
-        if self.order.as_ref().is_some_and(|(known, _)| revision < *known) {
+        if revision < self.heard {
             return;
         }
+        self.heard = revision;
         let Some(order) = order.filter(|order| !order.released) else {
             self.order = None;
             self.save = None;

@@ -85,6 +85,10 @@ pub(super) struct Saved {
     pub(super) step: u64,
     pub(super) published: bool,
     pub(super) damaged: bool,
+    /// All of it reached the disk.
+    pub(super) whole: bool,
+    /// The master has it on record.
+    pub(super) known: bool,
 }
 
 impl Truth {
