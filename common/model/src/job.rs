@@ -375,6 +375,12 @@ impl JobSpec {
     }
 }
 
+/// What is wrong with the name of a job, in words; none where it may be taken.
+#[must_use]
+pub fn name_problem(name: &str) -> Option<String> {
+    text_problem(name, NAME_BYTES_MAX)
+}
+
 fn text_problem(text: &str, bytes_max: usize) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_owned());

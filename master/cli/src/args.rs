@@ -19,7 +19,7 @@ pub(crate) use job::{
     UpdateArgs, WaitArgs,
 };
 pub(crate) use offline::{AssignArgs, FitCommand, FitLossArgs, FitSpeedArgs, ModeArg, PlanArgs};
-pub(crate) use simulate::{EstimatesArg, ExperimentArgs, FailuresArg, SimulateArgs};
+pub(crate) use simulate::{EstimatesArg, ExperimentArgs, SimulateArgs};
 
 use crate::failure::Failure;
 use crate::listing::{Format, View};

@@ -10,6 +10,7 @@ mod fit_speed;
 mod jobs;
 mod json;
 mod plan;
+mod replicas;
 mod runner;
 mod simulate;
 mod simulated;

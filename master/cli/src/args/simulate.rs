@@ -39,21 +39,22 @@ pub(crate) struct SimulateArgs {
     pub spacing: Option<Limit>,
     /// How work left and speeds are known: the truth, the truth with errors that decay with the
     /// progress (section 6.3), or fitted as the daemon does
-    #[arg(long, value_enum, default_value = "oracle")]
-    pub estimates: EstimatesArg,
-    /// Relative error of the work left; only with --estimates errors
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = error)]
-    pub error_work: f64,
-    /// Relative error of the speed; only with --estimates errors
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = error)]
-    pub error_speed: f64,
+    /// [default: oracle]
+    #[arg(long, value_enum)]
+    pub estimates: Option<EstimatesArg>,
+    /// Relative error of the work left; only with --estimates errors [default: 0.2]
+    #[arg(long, value_name = "SHARE", value_parser = error)]
+    pub error_work: Option<f64>,
+    /// Relative error of the speed; only with --estimates errors [default: 0.1]
+    #[arg(long, value_name = "SHARE", value_parser = error)]
+    pub error_speed: Option<f64>,
     /// Folder of the Pollux paper's data, with profiles/ in it [default: near the trace]
     #[arg(long, value_name = "DIR")]
     pub profiles: Option<PathBuf>,
     /// What a job loses that shares a node with another job across nodes; only for a workload of
-    /// the Pollux paper
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = error)]
-    pub interference: f64,
+    /// the Pollux paper [default: 0]
+    #[arg(long, value_name = "SHARE", value_parser = error)]
+    pub interference: Option<f64>,
     /// What goes wrong by chance, of each node: mtbf, mttr (losses), slow-mtbf, slow-mttr,
     /// slow-factor (slow spells), and checkpoints (share that fails)
     #[arg(long, value_name = "NAME=VALUE,…", value_parser = failures)]

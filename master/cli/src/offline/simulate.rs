@@ -9,7 +9,7 @@ use simulator::outcome::Outcome;
 use simulator::plot;
 use simulator::report::{Policies, Run, Runs, SCHEMA, Timelines};
 
-use super::runner::{Runner, check_policies, runner};
+use super::runner::{NoRun, Runner, check_policies, runner};
 use super::simulated::{JOBS, JobItem, POLICIES, SPANS, SpanItem, jobs, policies, spans};
 use super::workers::{each, threads};
 use super::{check_writable, cluster, file, trace, write};
@@ -92,7 +92,7 @@ fn outcomes(
             under_way.fetch_add(now.saturating_sub(last.get()), Ordering::Relaxed);
             last.set(now.max(last.get()));
         };
-        let named = |error: String| format!("policy {policy}, seed {seed}: {error}");
+        let named = |none: NoRun| none.failure(&format!("policy {policy}, seed {seed}"));
         runner.run(policy, seed, &told).map_err(named)
     };
     let output = &mut *context.output;
@@ -101,8 +101,7 @@ fn outcomes(
         let share = under_way.load(Ordering::Relaxed) as f64 / all;
         output.progress(&format!("{done} of {total} runs, {}", percent(share)));
     };
-    let all = each(total, threads(args.threads), &work, &mut told);
-    let all = all.map_err(|error| Failure::invalid(error, ""))?;
+    let all = each(total, threads(args.threads), &work, &mut told)?;
     let mut all = all.into_iter();
     let each = usize::try_from(runs).unwrap_or(usize::MAX);
     Ok(args.policies.iter().map(|_| all.by_ref().take(each).collect()).collect())

@@ -14,12 +14,13 @@
 //! a file that leaves memory out does not mean machines without memory. Where nodes name a kind
 //! `slots`, each task takes one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::job::TASKS_MAX;
 use model::{Batch, Fault, Mode, NodeId, Resources, Shape};
 use rand::RngExt;
 use scheduler::estimate::speed::{SpeedForm, SpeedModel};
+use scheduler::place::place;
 
 use super::table::TraceError;
 use super::{OursRow, PhillyRow, PolluxRow, Trace};
@@ -48,8 +49,11 @@ pub struct Built {
 /// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
 /// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
 pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
-    let mut room = Room::of(cluster)?;
+    let mut room = Room::of(cluster);
     let mut faults = TraceError::default();
+    if !matches!(trace, Trace::Pollux(_)) {
+        room.check()?;
+    }
     let jobs = match trace {
         Trace::Ours(rows) => {
             let mut ours = |row| ours(row, &mut room, &mut faults);
@@ -79,29 +83,36 @@ struct Room<'a> {
     total: Resources,
     /// Tasks that the nodes hold, of each size asked for so far.
     holds: BTreeMap<Resources, u32>,
+    /// Least shapes that were placed on the empty nodes.
+    fitting: BTreeSet<(Shape, Resources, Resources)>,
     notes: Vec<String>,
 }
 
 impl<'a> Room<'a> {
-    fn of(cluster: &'a Cluster) -> Result<Self, TraceError> {
+    fn of(cluster: &'a Cluster) -> Self {
         let none = Resources::default();
         let total = cluster.nodes.iter().fold(none, |sum, (_, capacity)| sum.plus(capacity));
-        let (nodes, holds) = (cluster.nodes.as_slice(), BTreeMap::new());
-        let mut room = Self { nodes, total, holds, notes: Vec::new() };
-        if room.adapted(&models::worker()).is_zero() || room.adapted(&models::server()).is_zero() {
+        let nodes = cluster.nodes.as_slice();
+        let (holds, fitting) = (BTreeMap::new(), BTreeSet::new());
+        Self { nodes, total, holds, fitting, notes: Vec::new() }
+    }
+
+    /// Whether tasks take anything of what the cluster has, and what they do not take of it.
+    fn check(&mut self) -> Result<(), TraceError> {
+        if self.adapted(&models::worker()).is_zero() || self.adapted(&models::server()).is_zero() {
             let remedy = "give its nodes cpus, memory_bytes or slots";
-            return Err(TraceError::of_file("needs a cluster with resources", remedy));
+            return Err(TraceError::of_file("needs a cluster with resources for servers", remedy));
         }
         for (kind, amount) in [
-            ("cpus", room.total.cpus_milli),
-            ("memory_bytes", room.total.memory_bytes),
-            ("gpus", room.total.gpus),
+            ("cpus", self.total.cpus_milli),
+            ("memory_bytes", self.total.memory_bytes),
+            ("gpus", self.total.gpus),
         ] {
             if amount == 0 {
-                room.notes.push(format!("no node has {kind}: tasks are taken to need none"));
+                self.notes.push(format!("no node has {kind}: tasks are taken to need none"));
             }
         }
-        Ok(room)
+        Ok(())
     }
 
     /// A task without the kinds that the cluster does not have, and with its slot.
@@ -146,8 +157,19 @@ impl<'a> Room<'a> {
             return Some(format!("needs {} servers, the cluster holds {servers}", min.servers));
         }
         let demand = min.demand(worker, server);
-        let (kind, have, want) = self.total.lacks(&demand)?;
-        Some(format!("{min} tasks need {want} of {kind} in all, the cluster has {have}"))
+        if let Some((kind, have, want)) = self.total.lacks(&demand) {
+            return Some(format!(
+                "{min} tasks need {want} of {kind} in all, the cluster has {have}"
+            ));
+        }
+        let key = (min, worker.clone(), server.clone());
+        if !self.fitting.contains(&key) {
+            if place(min, server, worker, self.nodes).is_none() {
+                return Some(format!("{min} tasks do not fit on the empty nodes together"));
+            }
+            self.fitting.insert(key);
+        }
+        None
     }
 }
 
@@ -166,24 +188,23 @@ fn ours(row: &OursRow, room: &mut Room<'_>, faults: &mut TraceError) -> Option<J
         row.max_workers.min(room.holds(&worker)),
     );
     let workers = REQUESTED.clamp(min.workers, max.workers);
-    let (batch, speed) = row.model.speed(row.mode);
     let work = row.model.work(row.mode, row.work_steps);
     Some(Job {
         id: row.id.clone(),
         arrival_s: row.arrival_s,
         model: row.model.name.to_owned(),
         mode: row.mode,
-        batch,
+        batch: row.model.batch(row.mode),
         worker,
         server,
         min,
         max,
         requested: Some(Shape::new(workers.min(max.servers), workers)),
         priority: 1.0,
-        speed,
+        speed: row.model.speed(row.mode),
         work,
         rescale_cost_s: row.model.rescale_cost_s(),
-        loss: Some(row.model.loss(work, row.work_steps)),
+        loss: row.model.loss(row.work_steps),
     })
 }
 
@@ -222,7 +243,7 @@ fn philly(
         speed: Speed::Theta(speed),
         work: steps,
         rescale_cost_s: model.rescale_cost_s(),
-        loss: Some(model.loss(steps, steps)),
+        loss: model.loss(steps),
     })
 }
 

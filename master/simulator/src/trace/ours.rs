@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::Mode;
 use model::job::TASKS_MAX;
+use model::{Batch, Mode};
 
 use super::table::{Row, TraceError, read};
 use crate::models;
@@ -20,8 +20,8 @@ pub(super) const COLUMNS: &[&str] = &[
     "max_servers",
 ];
 
-/// Most steps of a job: past it, whole steps could no longer be told apart.
-const STEPS_MAX: f64 = 1e15;
+/// Most steps of a job: in samples they are still told apart to the last one.
+const STEPS_MAX: f64 = 1e9;
 
 /// One job.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,7 @@ pub struct OursRow {
     pub mode: Mode,
     pub work_steps: f64,
     pub min_workers: u32,
+    /// Where the workers share a step's samples, at most as many as these.
     pub max_workers: u32,
     pub max_servers: u32,
 }
@@ -49,6 +50,14 @@ pub(super) fn rows(text: &str) -> Result<Vec<OursRow>, TraceError> {
     Ok(rows)
 }
 
+/// Most workers that share a step's samples, where they do.
+fn feeds((model, mode): (&models::Known, Mode)) -> Option<u32> {
+    match (mode, model.batch(mode)) {
+        (Mode::Sync, Batch::Global(samples)) => Some(samples),
+        (Mode::Sync, Batch::PerWorker(_)) | (Mode::Async, _) => None,
+    }
+}
+
 fn one(row: &mut Row<'_>, seen: &mut BTreeMap<String, usize>) -> Option<OursRow> {
     let names: Vec<&str> = models::KNOWN.iter().map(|model| model.name).collect();
     let id = row.id(0, seen);
@@ -56,7 +65,7 @@ fn one(row: &mut Row<'_>, seen: &mut BTreeMap<String, usize>) -> Option<OursRow>
     let model = row.word(2, "model", &names);
     let mode = row.word(3, "mode", &["sync", "async"]);
     let fits = |value: f64| value > 0.0 && value <= STEPS_MAX;
-    let work_steps = row.number(4, "steps above 0, up to 1e15", fits);
+    let work_steps = row.number(4, "steps above 0, up to 1e9", fits);
     let min_workers = row.count(5, (1, TASKS_MAX));
     let max_workers = row.count(6, (1, TASKS_MAX));
     let max_servers = row.count(7, (1, TASKS_MAX));
@@ -67,15 +76,24 @@ fn one(row: &mut Row<'_>, seen: &mut BTreeMap<String, usize>) -> Option<OursRow>
         row.fault(5, problem, "raise max_workers or lower min_workers".to_owned());
         return None;
     }
+    let mode = mode.map(|place| if place == 0 { Mode::Sync } else { Mode::Async });
+    let model = model.map(|place| &models::KNOWN[place]);
+    if let (Some(min), Some(most)) = (min_workers, model.zip(mode).and_then(feeds))
+        && min > most
+    {
+        let problem = format!("is {min}, and a step has {most} samples in all");
+        row.fault(5, problem, "lower it: each worker needs a sample".to_owned());
+        return None;
+    }
     Some(OursRow {
         line: row.line,
         id: id?,
         arrival_s: arrival_s?,
-        model: &models::KNOWN[model?],
-        mode: if mode? == 0 { Mode::Sync } else { Mode::Async },
+        model: model?,
+        mode: mode?,
         work_steps: work_steps?,
         min_workers: min_workers?,
-        max_workers: max_workers?,
+        max_workers: max_workers?.min(model.zip(mode).and_then(feeds).unwrap_or(u32::MAX)),
         max_servers: max_servers?,
     })
 }

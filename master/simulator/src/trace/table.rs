@@ -5,6 +5,7 @@ use std::fmt;
 
 use csv::StringRecord;
 use model::Fault;
+use model::job::{NAME_BYTES_MAX, name_problem};
 
 use crate::words::{line_at, nearest, whole};
 
@@ -14,8 +15,6 @@ pub const FAULTS_MAX: usize = 20;
 const ROWS_MAX: usize = 1_000_000;
 /// Latest instant and longest duration in s, some 30 years: sums of them in ms stay exact.
 pub(super) const TIME_S_MAX: f64 = 1e9;
-/// Longest id.
-const ID_CHARS_MAX: usize = 200;
 
 /// What is wrong with a file, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,9 +161,9 @@ impl Row<'_> {
         seen: &mut BTreeMap<String, usize>,
     ) -> Option<String> {
         let id = self.text(column).to_owned();
-        let length = id.chars().count();
-        if !(1..=ID_CHARS_MAX).contains(&length) || id.chars().any(char::is_control) {
-            self.wrong(column, "a name of 1 to 200 characters without control characters");
+        if let Some(problem) = name_problem(&id) {
+            let remedy = format!("use 1 to {NAME_BYTES_MAX} bytes of printable text");
+            self.fault(column, problem, remedy);
             return None;
         }
         if let Some(line) = seen.get(&id) {
