@@ -76,7 +76,7 @@ impl World {
         }
         agent.powered = false;
         agent.soon = false;
-        agent.session = None;
+        let (id, session) = (agent.id.clone(), agent.session.take());
         agent.silent_since = Some(self.now);
         agent.beats += 1;
         let ledger = std::mem::take(&mut agent.ledger);
@@ -88,6 +88,11 @@ impl World {
         }
         self.idle_rounds = 0;
         if !self.is_exact() {
+            // Where no silence is judged, the end of the connection is told at once: or else the
+            // machine would be refused when it is back, as one that took a living one's name.
+            if let Some(session) = session {
+                self.master(Event::NodeDisconnected { node: id, session });
+            }
             let since = self.now;
             self.queue.put(since.plus(DECLARED_MS), Due::Declare { node, since });
         }

@@ -208,7 +208,8 @@ fn settings(options: &Options) -> Settings {
         settings.checkpoint_timeout_ms = NEVER_MS;
         settings.stall_ms = NEVER_MS;
         settings.stop_grace_ms = NEVER_MS;
-        settings.jobs_finished_kept = 1;
+        // More than can end in one step: an end is known by its record.
+        settings.jobs_finished_kept = 1_000;
         settings.events_kept = 1;
         settings.rounds_kept = 1;
     }

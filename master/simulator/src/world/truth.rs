@@ -182,6 +182,9 @@ fn check(job: &Job) -> Result<(), String> {
     within("arrival_s", job.arrival_s, 0.0, SECONDS_MAX)?;
     within("work", job.work, f64::MIN_POSITIVE, 1e12)?;
     within("rescale_cost_s", job.rescale_cost_s, 0.0, 1e7)?;
+    if job.min.servers == 0 || job.min.workers == 0 {
+        return Err(no(job, "min", format!("{} lacks a server or a worker", job.min)));
+    }
     if job.min.servers > job.max.servers || job.min.workers > job.max.workers {
         return Err(no(job, "min", format!("{} is not within {}", job.min, job.max)));
     }

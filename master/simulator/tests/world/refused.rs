@@ -26,7 +26,7 @@ fn a_bad_job_is_named_with_its_field() {
         }),
         ("id", |job| job.id = "good".to_owned()),
         ("name", |job| job.id = "a\nb".to_owned()),
-        ("servers", |job| job.min.servers = 0),
+        ("min", |job| job.min.servers = 0),
     ];
     for (field, spoil) in cases {
         let mut bad = job("bad", 1.0);

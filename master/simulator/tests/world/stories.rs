@@ -74,6 +74,20 @@ fn a_rescale_costs_what_the_job_says_however_it_is_split() {
     }
 }
 
+fn events(world: &simulator::world::World) -> Vec<String> {
+    use model::client::{Answer, Read};
+    let read = Read::Events { job: None, after: 0, limit: 60 };
+    match world.control().read(control::Now::default(), &read) {
+        Ok(Answer::Events(events)) => events
+            .into_iter()
+            .map(|event| {
+                format!("{} {} {}", event.at.0 - 1_700_000_000_000, event.kind, event.text)
+            })
+            .collect(),
+        other => vec![format!("{other:?}")],
+    }
+}
+
 #[test]
 fn a_lost_node_costs_at_most_an_interval_and_a_restart() {
     for fidelity in [Fidelity::exact(), Fidelity::Coarse { report_s: 10.0 }] {
@@ -93,6 +107,7 @@ fn a_lost_node_costs_at_most_an_interval_and_a_restart() {
             world.step().unwrap();
         }
         assert_eq!(world.findings(), [] as [String; 0]);
+        assert!(world.is_done(), "{:#?}", events(&world));
         let jct = world.outcome().completion_times()[0];
         // Down for 10 s and found by the new boot or after 60 s; back-off, and 15 s to start.
         assert!(jct > 350.0 + 15.0, "{jct}");
