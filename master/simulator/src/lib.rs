@@ -9,6 +9,7 @@ pub mod random;
 pub mod replay;
 pub mod report;
 pub mod speed;
+pub mod study;
 pub mod trace;
 pub mod words;
 pub mod workload;

@@ -111,6 +111,12 @@ fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
+/// Without the noise in the last digits that a difference has.
+fn microseconds(seconds: f64) -> f64 {
+    let rounded = libm::round(seconds * 1e6) / 1e6;
+    if rounded.is_finite() { rounded } else { seconds }
+}
+
 fn float(count: u64) -> f64 {
     // A count past 2^53 cannot come up: a round takes longer than a nanosecond.
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
@@ -171,7 +177,7 @@ fn job(job: &JobOutcome, timelines: &Timelines) -> JobRow {
         restarts: job.restarts,
         model: job.model.clone(),
         started_s: finite(job.started_s),
-        jct_s: finite(job.completion_s.map(|end| end - job.arrival_s)),
+        jct_s: finite(job.completion_s.map(|end| end - job.arrival_s)).map(microseconds),
         rescale_s: job.rescale_s,
         timeline: timeline.then(|| job.timeline.iter().map(span).collect()),
     }

@@ -1,6 +1,6 @@
 //! A trace and the cluster that it runs on.
 
-use simulator::trace::{Trace, TraceError, build, read as read_trace};
+use simulator::trace::{Built, Trace, TraceError, build, read as read_trace};
 use simulator::workload::{Cluster, Workload};
 
 use super::cluster;
@@ -25,9 +25,10 @@ pub(super) struct Input {
 pub(super) fn read(source: &Source, cluster: cluster::Cluster) -> Result<Input, Failure> {
     let trace = read_trace(&source.text).map_err(|error| faulty(&source.name, error))?;
     let nodes = cluster.nodes.into_iter().map(|node| (node.id, node.capacity)).collect();
-    let cluster = Cluster { nodes };
-    let built = build(&trace, &cluster, 0).map_err(|error| faulty(&source.name, error))?;
-    Ok(Input { trace, cluster, name: source.name.clone(), notes: built.notes })
+    let built =
+        build(&trace, &Cluster { nodes }, 0).map_err(|error| faulty(&source.name, error))?;
+    let Built { cluster, notes, .. } = built;
+    Ok(Input { trace, cluster, name: source.name.clone(), notes })
 }
 
 impl Input {

@@ -9,6 +9,7 @@ mod golden;
 mod names;
 mod offline_fits;
 mod offline_plan;
+mod offline_simulate;
 mod offline_speed;
 mod offline_world;
 mod offline_wrong;

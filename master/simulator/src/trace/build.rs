@@ -10,9 +10,9 @@
 //! does in its duration with as many servers as GPUs; it may have 1 to four times its GPUs in
 //! workers and as many servers; a worker takes a GPU, a CPU and 4 GB, a server a CPU and 4 GB.
 //!
-//! A kind of resource (CPUs, memory, GPUs) of which no node of the cluster has any is not counted:
-//! a file that leaves memory out does not mean machines without memory. Where nodes name a kind
-//! `slots`, each task takes one.
+//! CPUs or memory of which no node of the cluster has any are taken to be plenty: a file that
+//! leaves memory out does not mean machines without memory. Where no node has GPUs, workers take
+//! none. Where nodes name a kind `slots`, each task takes one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,10 +35,16 @@ const REQUESTED: u32 = 4;
 /// A Philly job may grow to so many times its GPUs.
 const GROWTH: u32 = 4;
 
+/// CPUs in thousandths and memory in bytes of a node, where no node names any: as good as without
+/// a bound, and the sum over all nodes stays far from one.
+const PLENTY: [u64; 2] = [1_000_000_000, 1 << 44];
+
 /// A trace on a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
     pub workload: Workload,
+    /// The cluster with what was assumed about it.
+    pub cluster: Cluster,
     /// What was assumed about this trace on this cluster, in sentences.
     pub notes: Vec<String>,
 }
@@ -49,11 +55,12 @@ pub struct Built {
 /// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
 /// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
 pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
-    let mut room = Room::of(cluster);
-    let mut faults = TraceError::default();
-    if !matches!(trace, Trace::Pollux(_)) {
-        room.check()?;
+    let (cluster, notes) = assumed(cluster, matches!(trace, Trace::Pollux(_)));
+    if cluster.nodes.is_empty() {
+        return Err(TraceError::of_file("needs a cluster with nodes", "give it some"));
     }
+    let mut room = Room::of(&cluster);
+    let mut faults = TraceError::default();
     let jobs = match trace {
         Trace::Ours(rows) => {
             let mut ours = |row| ours(row, &mut room, &mut faults);
@@ -73,7 +80,33 @@ pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, Trace
         }
     };
     faults.none()?;
-    Ok(Built { workload: Workload { jobs }, notes: room.notes })
+    Ok(Built { workload: Workload { jobs }, cluster, notes })
+}
+
+/// A cluster with plenty of what none of its nodes names, and sentences that say so. Replicas of
+/// the Pollux paper's workloads take nothing but GPUs.
+fn assumed(cluster: &Cluster, gpus_only: bool) -> (Cluster, Vec<String>) {
+    let mut cluster = cluster.clone();
+    let mut notes = Vec::new();
+    if gpus_only {
+        return (cluster, notes);
+    }
+    let [plenty_milli, plenty_bytes] = PLENTY;
+    let any = |of: fn(&Resources) -> u64| cluster.nodes.iter().any(|(_, node)| of(node) > 0);
+    let (cpus, memory) = (any(|node| node.cpus_milli), any(|node| node.memory_bytes));
+    if !any(|node| node.gpus) {
+        notes.push("no node has gpus: workers are taken to need none".to_owned());
+    }
+    for (_, node) in &mut cluster.nodes {
+        node.cpus_milli = if cpus { node.cpus_milli } else { plenty_milli };
+        node.memory_bytes = if memory { node.memory_bytes } else { plenty_bytes };
+    }
+    for (kind, named) in [("cpus", cpus), ("memory_bytes", memory)] {
+        if !named {
+            notes.push(format!("no node has {kind}: each is taken to have plenty"));
+        }
+    }
+    (cluster, notes)
 }
 
 /// What a cluster holds.
@@ -85,7 +118,6 @@ struct Room<'a> {
     holds: BTreeMap<Resources, u32>,
     /// Least shapes that were placed on the empty nodes.
     fitting: BTreeSet<(Shape, Resources, Resources)>,
-    notes: Vec<String>,
 }
 
 impl<'a> Room<'a> {
@@ -94,37 +126,16 @@ impl<'a> Room<'a> {
         let total = cluster.nodes.iter().fold(none, |sum, (_, capacity)| sum.plus(capacity));
         let nodes = cluster.nodes.as_slice();
         let (holds, fitting) = (BTreeMap::new(), BTreeSet::new());
-        Self { nodes, total, holds, fitting, notes: Vec::new() }
+        Self { nodes, total, holds, fitting }
     }
 
-    /// Whether tasks take anything of what the cluster has, and what they do not take of it.
-    fn check(&mut self) -> Result<(), TraceError> {
-        if self.adapted(&models::worker()).is_zero() || self.adapted(&models::server()).is_zero() {
-            let remedy = "give its nodes cpus, memory_bytes or slots";
-            return Err(TraceError::of_file("needs a cluster with resources for servers", remedy));
-        }
-        for (kind, amount) in [
-            ("cpus", self.total.cpus_milli),
-            ("memory_bytes", self.total.memory_bytes),
-            ("gpus", self.total.gpus),
-        ] {
-            if amount == 0 {
-                self.notes.push(format!("no node has {kind}: tasks are taken to need none"));
-            }
-        }
-        Ok(())
-    }
-
-    /// A task without the kinds that the cluster does not have, and with its slot.
+    /// A task without GPUs where the cluster has none, and with its slot.
     fn adapted(&self, task: &Resources) -> Resources {
-        let counted = |amount: u64, total: u64| if total == 0 { 0 } else { amount };
-        let total = &self.total;
-        let mut adapted = Resources::new(
-            counted(task.cpus_milli, total.cpus_milli),
-            counted(task.memory_bytes, total.memory_bytes),
-            counted(task.gpus, total.gpus),
-        );
-        if total.named("slots") > 0 {
+        let mut adapted = task.clone();
+        if self.total.gpus == 0 {
+            adapted.gpus = 0;
+        }
+        if self.total.named("slots") > 0 {
             adapted.named.insert("slots".to_owned(), 1);
         }
         adapted

@@ -46,11 +46,11 @@ fn a_job_larger_than_the_cluster_is_told_with_its_line() {
     let error = build(&pollux, &gpus(4), 1).expect_err("9 replicas on 8 GPUs");
     assert_eq!((error.faults[0].line, &*error.faults[0].fault.field), (Some(2), "num_replicas"));
     let none = build(&ours("a,0,wlm,async,1,1,1,1\n"), &Cluster::default(), 1);
-    assert!(none.expect_err("no nodes").to_string().contains("cluster with resources"));
+    assert!(none.expect_err("no nodes").to_string().contains("cluster with nodes"));
 }
 
 #[test]
-fn kinds_that_no_node_has_are_not_counted_and_slots_are() {
+fn kinds_that_no_node_has_are_plenty_and_slots_count() {
     let mut slots = Resources::default();
     slots.named.insert("slots".to_owned(), 6);
     let trace = ours("a,0,wlm,async,1,1,99,99\n");
@@ -58,8 +58,10 @@ fn kinds_that_no_node_has_are_not_counted_and_slots_are() {
     let job = &built.workload.jobs[0];
     assert_eq!((job.max, job.worker.named("slots")), (Shape::new(60, 60), 1));
     assert_eq!(built.notes.len(), 3);
+    assert!(built.cluster.nodes.iter().all(|(_, node)| node.covers(&job.worker.times(6))));
     let cpus = build(&trace, &cluster(1, &Resources::new(8000, 0, 0)), 1).unwrap();
-    assert_eq!(cpus.workload.jobs[0].worker, Resources::new(2000, 0, 0));
+    assert_eq!(cpus.workload.jobs[0].worker, Resources::new(2000, 8_000_000_000, 0));
+    assert_eq!(cpus.workload.jobs[0].max, Shape::new(2, 4));
 }
 
 #[test]
