@@ -94,7 +94,7 @@ fn main() {
     let jobs_max = argument(2).and_then(|n| n.parse().ok()).unwrap_or(usize::MAX);
     let names = argument(3)
         .map_or_else(|| vec!["fifo".to_owned(), "optimus".to_owned()], |name| vec![name]);
-    let interval_s = argument(4).and_then(|n| n.parse().ok()).unwrap_or(60.0_f64);
+    let spacing_s = argument(4).and_then(|n| n.parse().ok()).unwrap_or(60.0_f64);
     let node = |number: usize| {
         let id: NodeId = format!("n{number:05}").parse().expect("it is plain");
         (id, Resources::new(128_000, 512 << 30, 8))
@@ -104,8 +104,8 @@ fn main() {
         trace().into_iter().take(jobs_max).enumerate().map(|(n, job)| self::job(n, job)).collect();
     let workload = Workload { jobs };
     println!(
-        "{:10} {:>8} {:>8} {:>9} {:>10} {:>9}",
-        "policy", "jobs", "rounds", "s", "mean JCT", "MB"
+        "{:10} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9}",
+        "policy", "jobs", "rounds", "restarts", "s", "mean JCT", "MB"
     );
     for name in names {
         let policy = Policy::by_name(&name).expect("it is a policy");
@@ -113,7 +113,7 @@ fn main() {
             policy,
             policy_name: name.clone(),
             estimates: Estimates::Errors { work: 0.2, speed: 0.1 },
-            rounds: Rounds { interval_s: 10.0 * interval_s, spacing_s: Some(interval_s) },
+            rounds: Rounds { interval_s: 600.0, spacing_s: Some(spacing_s) },
             ..Options::default()
         };
         let begun = Instant::now();
@@ -124,9 +124,10 @@ fn main() {
         });
         match outcome {
             Ok(outcome) => println!(
-                "{name:10} {:8} {:8} {:9.1} {:10.0} {:9.0}",
+                "{name:10} {:8} {:8} {:8} {:9.1} {:10.0} {:9.0}",
                 outcome.completion_times().len(),
                 outcome.rounds,
+                outcome.jobs.iter().map(|job| job.restarts).sum::<u32>(),
                 begun.elapsed().as_secs_f64(),
                 mean(&outcome.completion_times()).unwrap_or(f64::NAN),
                 memory_megabytes()

@@ -3,7 +3,9 @@
 //!
 //! An experiment decides nothing about threads and clocks: whoever runs it lends it [`Hands`].
 
+mod adjust;
 mod compare;
+mod errors;
 mod figures;
 mod means;
 mod scheduling_time;
@@ -146,10 +148,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
     figures::FIG11,
     scheduling_time::EXPERIMENT,
     means::EXPERIMENT,
+    errors::EXPERIMENT,
     figures::FIG16,
     figures::FIG17,
     figures::FIG18,
     figures::FIG19,
+    adjust::PRIORITY,
+    adjust::OVERHEAD,
 ];
 
 /// The experiment of this name.

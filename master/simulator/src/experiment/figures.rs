@@ -5,7 +5,7 @@ use model::Mode;
 use scheduler::snapshot::{Allocation, Placing};
 
 use super::compare::{Case, Contender, Measured, baselines, network, rival};
-use super::testbed::{Arrivals, Bed, Containers, DATA_SCALE, Modes, assumptions};
+use super::testbed::{Assignment, Arrivals, Bed, Containers, DATA_SCALE, Modes, assumptions};
 use super::{Experiment, Report, Settings};
 use crate::world::Estimates;
 
@@ -79,6 +79,11 @@ fn at_events(contender: &Contender) -> Contender {
     Contender { spacing_s: Some(1.0), ..contender.clone() }
 }
 
+/// The same policy with parameters assigned in the paper's way.
+fn evenly(contender: &Contender) -> Contender {
+    Contender { assignment: Assignment::Even, ..contender.clone() }
+}
+
 /// What a difference from the paper may come from, each alone.
 fn causes(figure: &Case, runs: u32) -> Vec<Case> {
     let base = || Case { runs: CAUSE_RUNS.min(runs.max(3)), ..figure.clone() };
@@ -87,6 +92,12 @@ fn causes(figure: &Case, runs: u32) -> Vec<Case> {
         Case { name: "oracle", note: "no estimation error", estimates: Estimates::Oracle, ..base() },
         Case { name: "no placement effect", note: "speed does not depend on the nodes", network: None, ..base() },
         Case { name: "1 Gbps", note: "transfers within a server 30 times as fast", network: network(30.0), ..base() },
+        Case {
+            name: "same assignment",
+            note: "baselines with the paper's assignment of parameters too",
+            rivals: figure.rivals.iter().map(evenly).collect(),
+            ..base()
+        },
         Case {
             name: "rounds at events",
             note: "every arrival and completion starts a round, for all policies",

@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::models::{self, Known, PAPER_JOBS};
 use crate::random;
-use crate::workload::{Cluster, Job, Loss, Workload};
+use crate::workload::{Cluster, Job, Loss, Speed, Workload};
 
 /// Arrivals of a Philly cluster; `data/README.md` tells which.
 const PHILLY: &str = include_str!("../../data/philly_arrivals.csv");
@@ -16,6 +16,8 @@ const PHILLY: &str = include_str!("../../data/philly_arrivals.csv");
 pub(super) const ARRIVALS_S: f64 = 12_000.0;
 /// Drops below the threshold in a row until a job is done.
 const PATIENCE: u32 = 3;
+/// Most servers and most workers of a job.
+const TASKS_MAX: u32 = 16;
 /// No job trains for longer, in epochs.
 const EPOCHS_MAX: u32 = 1000;
 /// Relative noise of the losses that workers report: the scatter of Figure 5's plotted curves
@@ -79,7 +81,31 @@ impl Default for Bed {
 pub(super) const DATA_SCALE: f64 = 1.0;
 pub(super) fn scale() -> f64 { std::env::var("SC").map_or(DATA_SCALE, |s| s.parse().unwrap()) }
 
-fn mx() -> u32 { std::env::var("MX").map_or(20, |s| s.parse().unwrap()) }
+/// Steps a second of ResNet-50 with 10 workers under the paper's assignment of parameters over
+/// those under MXNet's, by servers: Figure 20, where 1 server has nothing to assign.
+const ASSIGNED: [(u32, f64); 11] = [
+    (1, 1.0),
+    (2, 1.148),
+    (4, 1.024),
+    (6, 1.197),
+    (8, 1.314),
+    (10, 1.299),
+    (12, 1.305),
+    (14, 1.202),
+    (16, 1.218),
+    (18, 1.220),
+    (20, 1.202),
+];
+
+/// How parameters go to servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Assignment {
+    /// The paper's section 5.3.
+    Even,
+    /// MXNet's default.
+    Mxnet,
+}
+
 /// The thirteen servers of section 6.1.
 pub(super) fn cluster() -> Cluster {
     let named = |kind: &str, at: u32, capacity: &Resources| {
@@ -137,6 +163,31 @@ fn containers(containers: Containers) -> (Resources, Resources) {
     }
 }
 
+/// The same jobs with their parameters assigned in MXNet's way.
+pub(super) fn assigned_by_mxnet(mut workload: Workload) -> Workload {
+    for job in &mut workload.jobs {
+        let slower = |shape: Shape| {
+            let after = ASSIGNED.iter().position(|(servers, _)| *servers >= shape.servers);
+            let at = after.unwrap_or(ASSIGNED.len() - 1);
+            let (above, below) = (ASSIGNED[at], ASSIGNED[at.saturating_sub(1)]);
+            let wide = f64::from(above.0.saturating_sub(below.0).max(1));
+            let past = f64::from(shape.servers.min(above.0).saturating_sub(below.0)) / wide;
+            below.1 + (above.1 - below.1) * past
+        };
+        let points = match &job.speed {
+            Speed::Table(points) => points.clone(),
+            Speed::Theta(theta) => {
+                let counts = || 1..=TASKS_MAX;
+                let shapes = counts().flat_map(|p| counts().map(move |w| Shape::new(p, w)));
+                shapes.map(|shape| (shape, theta.work_per_s(shape))).collect()
+            }
+        };
+        let slowed = points.into_iter().map(|(shape, speed)| (shape, speed / slower(shape)));
+        job.speed = Speed::Table(slowed.collect());
+    }
+    workload
+}
+
 /// The jobs of a seed, by arrival. Each draw has a stream of its own, so that two beds share all
 /// that they do not differ in.
 pub(super) fn workload(bed: &Bed, seed: u64) -> Workload {
@@ -184,7 +235,7 @@ fn job(
         worker,
         server,
         min: Shape::new(1, 1),
-        max: Shape::new(mx(), mx()),
+        max: Shape::new(TASKS_MAX, TASKS_MAX),
         requested: None,
         priority: 1.0,
         speed: known.speed(mode),
