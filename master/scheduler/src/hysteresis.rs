@@ -46,6 +46,7 @@ pub fn sound(policy: &Policy) -> Policy {
         change_spacing_ms: policy.change_spacing_ms,
         young_factor: fine(policy.young_factor, default.young_factor),
         unknown_remaining_s: fine(policy.unknown_remaining_s, default.unknown_remaining_s),
+        fairness: fine(policy.fairness, default.fairness),
     }
 }
 

@@ -99,6 +99,8 @@ pub enum Allocation {
     Tetris,
     /// By arrival, each what it requested.
     Fifo,
+    /// By what each job's progress is worth to the ends of all ([`crate::allocate::horizon`]).
+    Horizon,
 }
 
 /// How a job's tasks are put on nodes.
@@ -129,6 +131,10 @@ pub struct Policy {
     pub young_factor: f64,
     /// Seconds of work assumed for a job whose remaining work is unknown.
     pub unknown_remaining_s: f64,
+    /// Of the allocation that looks ahead: the weight that a job gains with each time that its
+    /// finish-time ratio is over 1. 0 is for the mean completion time alone; beyond 2 the mean
+    /// suffers and nobody gains (table in [`crate::allocate::horizon`]). Nobody starves at any.
+    pub fairness: f64,
 }
 
 impl Default for Policy {
@@ -140,6 +146,7 @@ impl Default for Policy {
             change_spacing_ms: 60_000,
             young_factor: 0.95,
             unknown_remaining_s: 600.0,
+            fairness: 0.5,
         }
     }
 }
@@ -158,6 +165,7 @@ impl Policy {
             "optimus" => (Allocation::MarginalGain, Placing::Transfer),
             "drf" => (Allocation::Drf, Placing::Spread),
             "tetris" => (Allocation::Tetris, Placing::Pack),
+            "horizon" => (Allocation::Horizon, Placing::Transfer),
             "fifo" => (Allocation::Fifo, Placing::FirstFit),
             _ => return None,
         };

@@ -1,8 +1,11 @@
 //! HEADER
 mod choose;
+mod ladder;
 mod pack;
 mod price;
 mod supply;
+
+pub(crate) use self::ladder::ladder;
 
 /// One of the sizes that a job may have.
 #[derive(Clone, Copy, Debug, PartialEq)]

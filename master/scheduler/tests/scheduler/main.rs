@@ -7,6 +7,8 @@ mod assign;
 mod baseline;
 mod check;
 mod golden;
+mod horizon;
+mod lookahead;
 mod loss;
 mod loss_curve;
 mod loss_forecast;

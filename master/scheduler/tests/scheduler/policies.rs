@@ -12,8 +12,13 @@ use crate::world::{
 };
 use crate::world::{shape_of, snapshot, verb_of};
 
-const ALLOCATIONS: [Allocation; 4] =
-    [Allocation::MarginalGain, Allocation::Drf, Allocation::Tetris, Allocation::Fifo];
+const ALLOCATIONS: [Allocation; 5] = [
+    Allocation::MarginalGain,
+    Allocation::Drf,
+    Allocation::Tetris,
+    Allocation::Fifo,
+    Allocation::Horizon,
+];
 const PLACINGS: [Placing; 4] =
     [Placing::Transfer, Placing::Spread, Placing::Pack, Placing::FirstFit];
 
@@ -64,7 +69,7 @@ proptest! {
 
 #[test]
 fn names_are_known() {
-    for name in ["optimus", "drf", "tetris", "fifo"] {
+    for name in ["optimus", "drf", "tetris", "fifo", "horizon"] {
         assert!(Policy::by_name(name).is_some(), "{name}");
     }
     assert_eq!(Policy::by_name("optimus"), Some(Policy::default()));
