@@ -93,6 +93,13 @@ pub(super) fn baselines(drf: (f64, f64), tetris: (f64, f64)) -> Vec<Contender> {
     ]
 }
 
+/// Our own policy as the daemon has it by default, with rounds at arrivals and completions.
+pub(super) fn horizon() -> Option<Contender> {
+    let policy = Policy { young_factor: 1.0, ..Policy::by_name("horizon")? };
+    let spacing_s = Some(1.0);
+    Some(Contender { name: "Horizon", policy, spacing_s, paper: None, ..optimus() })
+}
+
 /// Where transfers within a server are so many times as fast.
 pub(super) const fn network(within_over_across: f64) -> Option<Network> {
     Some(Network { within_over_across })
@@ -143,7 +150,8 @@ impl Case {
             .map_err(|error| format!("{} with seed {seed}: {error}", contender.name))
     }
 
-    fn contenders(&self) -> impl Iterator<Item = &Contender> {
+    /// The first one before its rivals.
+    pub(super) fn contenders(&self) -> impl Iterator<Item = &Contender> {
         std::iter::once(&self.first).chain(&self.rivals)
     }
 

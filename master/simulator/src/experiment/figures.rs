@@ -4,7 +4,7 @@
 use model::Mode;
 use scheduler::snapshot::{Allocation, Placing};
 
-use super::compare::{Case, Contender, Measured, baselines, network, rival};
+use super::compare::{Case, Contender, Measured, baselines, horizon, network, rival};
 use super::testbed::{Assignment, Arrivals, Bed, Containers, DATA_SCALE, Modes, assumptions};
 use super::{Experiment, Report, Settings};
 use crate::world::Estimates;
@@ -108,24 +108,36 @@ fn causes(figure: &Case, runs: u32) -> Vec<Case> {
         Case {
             name: "light load",
             note: "half the work",
-            ..bed(Bed { data_scale: DATA_SCALE * 0.5, ..Bed::default() })
+            ..bed(Bed { data_scale: DATA_SCALE * 0.5, ..figure.bed })
         },
         Case {
             name: "heavy load",
             note: "twice the work",
-            ..bed(Bed { data_scale: DATA_SCALE * 2.0, ..Bed::default() })
+            ..bed(Bed { data_scale: DATA_SCALE * 2.0, ..figure.bed })
         },
         Case {
-            name: "small containers",
-            note: "servers of 3 CPUs, workers of 2",
-            ..bed(Bed { containers: Containers::Small, ..Bed::default() })
+            name: "large containers",
+            note: "5 CPUs and 10 GB each, 27 of them",
+            ..bed(Bed { containers: Containers::Study, ..figure.bed })
+        },
+        Case {
+            name: "small jobs",
+            note: "at most 5 servers and 5 workers",
+            ..bed(Bed { tasks_max: 5, ..figure.bed })
+        },
+        Case {
+            name: "large jobs",
+            note: "at most 20 servers and 20 workers",
+            ..bed(Bed { tasks_max: 20, ..figure.bed })
         },
     ]
 }
 
 fn fig11(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = runs(settings, &FIG11);
-    let case = Case::of(baselines((2.39, 1.63), (1.74, 1.22)), runs);
+    let mut rivals = baselines((2.39, 1.63), (1.74, 1.22));
+    rivals.extend(horizon());
+    let case = Case::of(rivals, runs);
     let causes = causes(&case, 100);
     figure(settings, &FIG11, &[("Testbed", case)], &causes)
 }
