@@ -8,6 +8,7 @@ mod compare;
 mod errors;
 mod figures;
 mod means;
+mod policy_study;
 mod scheduling_time;
 mod testbed;
 
@@ -155,6 +156,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     figures::FIG19,
     adjust::PRIORITY,
     adjust::OVERHEAD,
+    policy_study::EXPERIMENT,
 ];
 
 /// The experiment of this name.

@@ -1,9 +1,9 @@
 //! Two numbers of the text: what adjusting resources costs (section 6.2), and the priority factor
 //! (section 6.3).
 
-use scheduler::snapshot::Policy;
+use scheduler::snapshot::{Allocation, Placing, Policy};
 
-use super::compare::{Case, Contender, Measured, optimus, over};
+use super::compare::{Case, Contender, Measured, optimus, over, papers};
 use super::testbed::assumptions;
 use super::{Experiment, Report, Row, Settings, mean_of};
 use crate::plot::{Bars, Chart};
@@ -37,11 +37,16 @@ fn overhead(settings: &Settings<'_>) -> Result<Report, String> {
         ..optimus()
     };
     let ours = Contender { spacing_s: Some(1.0), ..kept.clone() };
+    let anew = Contender {
+        policy: papers(Allocation::MarginalGain, Placing::Pack),
+        ..optimus()
+    };
     let mut report = Report { runs, assumptions: assumptions(), ..Report::default() };
     let mut bars = vec![(PAPER_OVERHEAD, 0.0)];
     let mut groups = vec!["paper".to_owned()];
     for (name, contender, paper) in [
         ("every change made", optimus(), Some(PAPER_OVERHEAD)),
+        ("all shared out anew each round", anew, Some(PAPER_OVERHEAD)),
         ("changes worth their cost", kept, None),
         ("changes worth their cost, rounds at events", ours, None),
     ] {

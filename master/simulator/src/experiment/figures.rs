@@ -84,9 +84,36 @@ fn evenly(contender: &Contender) -> Contender {
     Contender { assignment: Assignment::Even, ..contender.clone() }
 }
 
+/// A case that looks for a cause, in fewer runs than the figure where nobody asked.
+fn cause(settings: &Settings<'_>, figure: &Case) -> Case {
+    let runs = settings.runs.map_or(CAUSE_RUNS, |runs| runs.clamp(1, CAUSE_RUNS));
+    Case { runs, ..figure.clone() }
+}
+
+/// Rounds at arrivals and completions as well.
+fn events(case: Case) -> Case {
+    Case {
+        name: "rounds at events",
+        note: "every arrival and completion starts a round, for all policies",
+        first: at_events(&case.first),
+        rivals: case.rivals.iter().map(at_events).collect(),
+        ..case
+    }
+}
+
+/// Jobs that cannot grow as far.
+fn small(case: Case) -> Case {
+    Case {
+        name: "small jobs",
+        note: "at most 5 servers and 5 workers",
+        bed: Bed { tasks_max: 5, ..case.bed },
+        ..case
+    }
+}
+
 /// What a difference from the paper may come from, each alone.
-fn causes(figure: &Case, runs: u32) -> Vec<Case> {
-    let base = || Case { runs: CAUSE_RUNS.min(runs.max(3)), ..figure.clone() };
+fn causes(settings: &Settings<'_>, figure: &Case) -> Vec<Case> {
+    let base = || cause(settings, figure);
     let bed = |bed: Bed| Case { bed, ..base() };
     vec![
         Case { name: "oracle", note: "no estimation error", estimates: Estimates::Oracle, ..base() },
@@ -98,13 +125,7 @@ fn causes(figure: &Case, runs: u32) -> Vec<Case> {
             rivals: figure.rivals.iter().map(evenly).collect(),
             ..base()
         },
-        Case {
-            name: "rounds at events",
-            note: "every arrival and completion starts a round, for all policies",
-            first: at_events(&figure.first),
-            rivals: figure.rivals.iter().map(at_events).collect(),
-            ..base()
-        },
+        events(base()),
         Case {
             name: "light load",
             note: "half the work",
@@ -120,11 +141,7 @@ fn causes(figure: &Case, runs: u32) -> Vec<Case> {
             note: "5 CPUs and 10 GB each, 27 of them",
             ..bed(Bed { containers: Containers::Study, ..figure.bed })
         },
-        Case {
-            name: "small jobs",
-            note: "at most 5 servers and 5 workers",
-            ..bed(Bed { tasks_max: 5, ..figure.bed })
-        },
+        small(base()),
         Case {
             name: "large jobs",
             note: "at most 20 servers and 20 workers",
@@ -138,7 +155,7 @@ fn fig11(settings: &Settings<'_>) -> Result<Report, String> {
     let mut rivals = baselines((2.39, 1.63), (1.74, 1.22));
     rivals.extend(horizon());
     let case = Case::of(rivals, runs);
-    let causes = causes(&case, 100);
+    let causes = causes(settings, &case);
     figure(settings, &FIG11, &[("Testbed", case)], &causes)
 }
 
@@ -153,7 +170,12 @@ fn fig16(settings: &Settings<'_>) -> Result<Report, String> {
         ("All async", all("all async", Mode::Async, baselines((1.97, 1.36), (1.64, 1.11)))),
         ("All sync", all("all sync", Mode::Sync, baselines((2.29, 1.45), (1.91, 1.21)))),
     ];
-    figure(settings, &FIG16, &panels, &[])
+    let alone = cause(settings, &panels[0].1);
+    let causes = [
+        Case { name: "all async, rounds at events", ..events(alone.clone()) },
+        Case { name: "all async, small jobs", ..small(alone) },
+    ];
+    figure(settings, &FIG16, &panels, &causes)
 }
 
 fn fig17(settings: &Settings<'_>) -> Result<Report, String> {
@@ -169,7 +191,12 @@ fn fig17(settings: &Settings<'_>) -> Result<Report, String> {
         ("Poisson", come("Poisson arrivals", Arrivals::Poisson, poisson)),
         ("Trace", come("trace arrivals", Arrivals::Trace, trace)),
     ];
-    let mut report = figure(settings, &FIG17, &panels, &[])?;
+    let trace = cause(settings, &panels[1].1);
+    let causes = [
+        Case { name: "trace arrivals, rounds at events", ..events(trace.clone()) },
+        Case { name: "trace arrivals, small jobs", ..small(trace) },
+    ];
+    let mut report = figure(settings, &FIG17, &panels, &causes)?;
     report.assumptions.push(
         "trace arrivals are those of a Philly cluster (Philly traces, Microsoft, CC-BY-4.0), seven \
          hours drawn from five; the paper's Google trace is not at hand"
@@ -196,6 +223,12 @@ fn fig19(settings: &Settings<'_>) -> Result<Report, String> {
         with("Tetris", Placing::Pack, (1.12, 1.09)),
     ];
     let case = Case::of(rivals, runs);
+    let none = Case {
+        name: "no placement effect",
+        note: "what the baselines' simpler rounds do apart from where tasks go",
+        network: None,
+        ..cause(settings, &case)
+    };
     let strong = Case { name: "1 Gbps", network: network(30.0), note: "transfers within a server 30 times as fast", ..case.clone() };
-    figure(settings, &FIG19, &[("Placement replaced", case)], &[strong])
+    figure(settings, &FIG19, &[("Placement replaced", case)], &[none, strong])
 }

@@ -28,7 +28,7 @@ const PAPER: [(u32, [f64; 7]); 4] = [
     (1000, [0.907, 1.002, 1.295, 1.676, 2.416, 4.120, 7.183]),
     (2000, [0.916, 1.679, 1.998, 2.195, 3.108, 4.723, 7.967]),
     (4000, [0.949, 1.622, 2.711, 3.591, 4.205, 5.889, 9.139]),
-    (8000, [0.935, 1.759, 3.141, 5.684, 6.752, 8.464, 11.818]),
+    (8000, [0.935, 1.759, 3.14, 5.684, 6.752, 8.464, 11.818]),
 ];
 
 fn run(settings: &Settings<'_>) -> Result<Report, String> {
@@ -62,7 +62,11 @@ fn run(settings: &Settings<'_>) -> Result<Report, String> {
             }
             let (mean, deviation) = spread(&times);
             let what = format!("{jobs} jobs, {nodes} nodes");
-            report.rows.push(Row::new(what, Some(paper), mean).deviation(deviation).note("s"));
+            report.rows.push(
+                Row::new(what, Some(paper), mean)
+                    .deviation(deviation)
+                    .note(format!("s; {tasks} tasks placed")),
+            );
             let x = f64::from(nodes);
             let error = deviation.unwrap_or(0.0);
             ours.points.push(Point { x, y: mean.unwrap_or(0.0), error });

@@ -150,7 +150,7 @@ impl<'a> Room<'a> {
             let kinds = task.kinds();
             let needed = kinds.iter().filter(|kind| task.amount(kind) > 0);
             let counts = needed.map(|kind| capacity.amount(kind) / task.amount(kind));
-            counts.min().unwrap_or(u64::from(TASKS_MAX)).min(u64::from(TASKS_MAX))
+            counts.fold(u64::from(TASKS_MAX), u64::min)
         };
         let sum: u64 = self.nodes.iter().map(|(_, capacity)| on(capacity)).sum();
         let count = u32::try_from(sum).unwrap_or(TASKS_MAX).min(TASKS_MAX);
