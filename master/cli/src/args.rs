@@ -15,8 +15,8 @@ pub(crate) use admin::{
     SnapshotRestoreArgs,
 };
 pub(crate) use job::{
-    CancelArgs, EventsArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs, SubmitArgs,
-    UpdateArgs, WaitArgs,
+    CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
+    SubmitArgs, UpdateArgs, WaitArgs,
 };
 pub(crate) use offline::{AssignArgs, FitCommand, FitLossArgs, FitSpeedArgs, ModeArg, PlanArgs};
 pub(crate) use simulate::{EstimatesArg, ExperimentArgs, SimulateArgs};
@@ -179,6 +179,8 @@ pub(crate) enum Command {
     Unpin(JobsChangeArgs),
     /// Change the bounds or the priority of a job
     Update(UpdateArgs),
+    /// When jobs will be done, and what more nodes would change
+    Forecast(ForecastArgs),
     /// List the last scheduling rounds
     Rounds(RoundsArgs),
     /// One scheduling round
@@ -237,6 +239,7 @@ impl Command {
             }
             Self::Resize(args) => &args.change.connect,
             Self::Update(args) => &args.change.connect,
+            Self::Forecast(args) => &args.connect,
             Self::Rounds(args) => &args.read.connect,
             Self::Round(RoundCommand::Show(args)) => &args.read.connect,
             Self::Nodes(args) | Self::Status(args) => &args.connect,

@@ -3,6 +3,7 @@
 mod admin;
 mod change;
 mod follow;
+mod forecast;
 mod read;
 mod submit;
 mod wait;
@@ -85,6 +86,7 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Unpin(args) => change::unpin(context, &args).await,
         Command::Resize(args) => change::resize(context, &args).await,
         Command::Update(args) => change::update(context, &args).await,
+        Command::Forecast(args) => forecast::forecast(context, &args).await,
         Command::Rounds(args) => read::rounds(context, &args).await,
         Command::Round(RoundCommand::Show(args)) => read::round(context, &args).await,
         Command::Nodes(args) => read::nodes(context, &args).await,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::{Generation, JobId, Task};
+use model::{Generation, JobId, NodeId, Task};
 
 use super::{ChangeArgs, Connect, Limit, ReadArgs, limit, size};
 
@@ -40,6 +40,21 @@ pub(crate) struct JobReadArgs {
     pub job: JobId,
     #[command(flatten)]
     pub read: ReadArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ForecastArgs {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Only these jobs; all are simulated
+    #[arg(value_name = "JOB")]
+    pub jobs: Vec<JobId>,
+    /// Also with so many more nodes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub add_nodes: Option<u32>,
+    /// The added nodes have what this one has [default: the first]
+    #[arg(long, value_name = "NODE", requires = "add_nodes")]
+    pub like: Option<NodeId>,
 }
 
 #[derive(Clone, Debug, Args)]

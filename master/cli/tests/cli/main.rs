@@ -5,6 +5,7 @@
 mod exits;
 mod fake;
 mod files;
+mod forecast;
 mod golden;
 mod names;
 mod offline_fits;
