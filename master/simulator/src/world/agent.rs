@@ -29,8 +29,9 @@ pub(super) struct Agent {
     /// False while the agent's process is down; tasks live on.
     pub(super) runs: bool,
     pub(super) link: Link,
-    /// Since when it heard no master; none while it is connected.
-    pub(super) silent_since: Option<Millis>,
+    /// When the last of its messages got through.
+    pub(super) contact: Millis,
+    pub(super) off_since: Option<Millis>,
     /// The set that it last obeyed: part of the ledger, so that it outlives the agent's process.
     pub(super) obeyed: Revision,
     pub(super) desired: Vec<DesiredGeneration>,
@@ -92,7 +93,8 @@ impl Agent {
             powered: true,
             runs: true,
             link: Link { delay_ms, ..Link::default() },
-            silent_since: Some(Millis::default()),
+            contact: Millis::default(),
+            off_since: None,
             obeyed: Revision::default(),
             desired: Vec::new(),
             ledger: BTreeMap::new(),

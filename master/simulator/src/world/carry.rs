@@ -142,27 +142,26 @@ impl World {
         self.queue.put(at, Due::Agent { node, session, desired });
     }
 
-    /// What a node's agent says, on its way to the master.
-    pub(super) fn send_up(&mut self, node: usize, event: Event) {
+    /// What a node's agent says, on its way to the master; false where it is lost.
+    pub(super) fn send_up(&mut self, node: usize, event: Event) -> bool {
         let link = &mut self.agents[node].link;
         if link.cut {
-            return;
+            return false;
         }
         if link.losses > 0 {
             link.losses -= 1;
-            return;
+            return false;
         }
         let at = self.now.plus(link.delay_ms).max(link.up_until);
         link.up_until = at;
         self.queue.put(at, Due::Master { life: self.life, event: Box::new(event) });
+        true
     }
 
     fn disconnected(&mut self, session: SessionId) {
         for node in 0..self.agents.len() {
             if self.agents[node].session == Some(session) {
                 self.agents[node].session = None;
-                self.agents[node].silent_since = Some(self.now);
-                self.watch_silence(node);
                 self.queue.put(self.now.plus(RECONNECT_MS), Due::Connect(node));
             }
         }

@@ -77,7 +77,7 @@ impl World {
         agent.powered = false;
         agent.soon = false;
         let (id, session) = (agent.id.clone(), agent.session.take());
-        agent.silent_since = Some(self.now);
+        agent.off_since = Some(self.now);
         agent.beats += 1;
         let ledger = std::mem::take(&mut agent.ledger);
         agent.desired.clear();
@@ -107,6 +107,7 @@ impl World {
         agent.powered = true;
         agent.runs = true;
         agent.boots += 1;
+        agent.off_since = None;
         agent.incarnation = agent.incarnation.next();
         agent.soon = false;
         self.idle_rounds = 0;
@@ -115,7 +116,7 @@ impl World {
 
     pub(super) fn declare(&mut self, node: usize, since: Millis) {
         let agent = &self.agents[node];
-        if agent.powered || agent.silent_since != Some(since) {
+        if agent.powered || agent.off_since != Some(since) {
             return;
         }
         let change = Box::new(Change::NodeLost { node: agent.id.clone() });

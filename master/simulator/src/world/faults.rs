@@ -65,9 +65,7 @@ impl World {
             return;
         }
         self.agents[node].link.cut = true;
-        self.agents[node].silent_since = self.agents[node].silent_since.or(Some(self.now));
         self.drop_messages(node);
-        self.watch_silence(node);
     }
 
     /// The network is back; the agent connects anew.
@@ -106,9 +104,7 @@ impl World {
         agent.session = None;
         agent.soon = false;
         agent.beats += 1;
-        agent.silent_since = agent.silent_since.or(Some(self.now));
         agent.incarnation = agent.incarnation.next();
-        self.watch_silence(node);
         self.queue.put(self.now.plus(RECONNECT_MS), Due::Connect(node));
     }
 
@@ -132,7 +128,7 @@ impl World {
             | Due::Soon(_)
             | Due::Out { .. }
             | Due::Train { .. }
-            | Due::Silence { .. }
+            | Due::Silence(_)
             | Due::Declare { .. }
             | Due::Turn { .. }
             | Due::StartMaster => true,
@@ -151,8 +147,6 @@ impl World {
             let agent = &mut self.agents[node];
             agent.session = None;
             agent.soon = false;
-            agent.silent_since = agent.silent_since.or(Some(self.now));
-            self.watch_silence(node);
         }
         // Clients that got no answer ask again under the same request id.
         let unanswered: Vec<usize> = std::mem::take(&mut self.requests).into_values().collect();

@@ -17,9 +17,15 @@ impl World {
     /// Sets the next appointment of a training; earlier ones count no more.
     pub(super) fn appoint(&mut self, name: Name) {
         let Some(training) = self.trainings.get_mut(&name) else { return };
+        let next = training.next(self.now);
+        // The same appointment again would leave a dead one behind with every word of the master.
+        if training.appointed == next {
+            return;
+        }
+        training.appointed = next;
         training.version += 1;
         let version = training.version;
-        if let Some(at) = training.next(self.now) {
+        if let Some(at) = next {
             self.queue.put(at, Due::Train { name, version });
         }
     }
@@ -29,6 +35,7 @@ impl World {
         if training.version != version {
             return;
         }
+        training.appointed = None;
         training.accrue(self.now);
         let mut news = false;
         loop {

@@ -96,10 +96,8 @@ enum Due {
         name: Name,
         version: u64,
     },
-    Silence {
-        node: usize,
-        since: Millis,
-    },
+    /// An agent looks how long ago its last contact was.
+    Silence(usize),
     /// The operator's word about a node that is off, where silence is no fault.
     Declare {
         node: usize,
@@ -272,6 +270,9 @@ impl World {
         world.carry_out(commands);
         for node in 0..world.agents.len() {
             world.queue.put(now, Due::Connect(node));
+            if world.is_exact() {
+                world.queue.put(now, Due::Silence(node));
+            }
         }
         for (job, truth) in world.truths.iter().enumerate() {
             world.queue.put(truth.arrival, Due::Arrive(job));
@@ -391,7 +392,7 @@ impl World {
             }
             Due::Out { node, name } => self.out(node, name),
             Due::Train { name, version } => self.train(name, version),
-            Due::Silence { node, since } => self.end_by_silence(node, since),
+            Due::Silence(node) => self.watch_contact(node),
             Due::Declare { node, since } => self.declare(node, since),
             Due::Turn { node, turn } => self.turn(node, turn),
             Due::StartMaster => self.start_master(),
@@ -410,6 +411,11 @@ impl World {
     fn hear(&mut self, event: Event) {
         if let Event::Published { job, checkpoint: _, generation: _, outcome: Ok(done) } = &event {
             self.note_published(*job, &done.manifest_url);
+        }
+        if let Event::NodeConnected { node, session, .. } | Event::Heartbeat { node, session, .. } =
+            &event
+        {
+            self.note_contact(node, *session);
         }
         self.master(event);
     }

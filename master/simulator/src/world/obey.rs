@@ -180,6 +180,7 @@ impl World {
             save: None,
             left_at: None,
             sums: Sums::new(stream(self.options.seed, &purpose), work),
+            appointed: None,
             version: 0,
         };
         self.trainings.insert(name, training);

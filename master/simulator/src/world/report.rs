@@ -2,7 +2,7 @@
 
 use control::{Event, SessionId};
 use model::agent::{Heartbeat, Introduction};
-use model::{BootId, Millis};
+use model::{BootId, NodeId};
 
 use super::reports::{self, Reports};
 use super::{Due, Estimates, Fidelity, World, clocks};
@@ -22,7 +22,6 @@ impl World {
         let beat_ms = self.beat_ms();
         let agent = &mut self.agents[node];
         agent.session = Some(session);
-        agent.silent_since = None;
         agent.sequence = 0;
         agent.beats += 1;
         agent.news.extend(agent.ledger.keys().copied());
@@ -41,7 +40,11 @@ impl World {
             first: self.heartbeat(node),
         };
         let introduction = Box::new(introduction);
-        self.send_up(node, Event::NodeConnected { node: id, session, introduction });
+        if !self.send_up(node, Event::NodeConnected { node: id, session, introduction }) {
+            // No connection comes about without it.
+            self.agents[node].session = None;
+            self.queue.put(self.now.plus(super::RECONNECT_MS), Due::Connect(node));
+        }
     }
 
     /// Between two regular heartbeats; none where only news is told.
@@ -118,17 +121,25 @@ impl World {
         }
     }
 
-    /// The agent's own rule: tasks that may be started elsewhere end 45 s after the last contact.
-    pub(super) fn watch_silence(&mut self, node: usize) {
-        if let Some(since) = self.agents[node].silent_since {
-            let at = since.plus(DISCONNECT_STOP_MS).max(self.now);
-            self.queue.put(at, Due::Silence { node, since });
+    /// A message of an agent got through, which the network tells it.
+    pub(super) fn note_contact(&mut self, id: &NodeId, session: SessionId) {
+        if let Some(node) = self.index.get(id).copied()
+            && self.agents[node].session == Some(session)
+        {
+            self.agents[node].contact = self.now;
         }
     }
 
-    pub(super) fn end_by_silence(&mut self, node: usize, since: Millis) {
+    /// The agent's own rule: tasks that may be started elsewhere end 45 s after the last contact.
+    pub(super) fn watch_contact(&mut self, node: usize) {
         let agent = &self.agents[node];
-        if agent.silent_since != Some(since) || !agent.powered || !agent.runs {
+        let at = agent.contact.plus(DISCONNECT_STOP_MS);
+        if at > self.now {
+            self.queue.put(at, Due::Silence(node));
+            return;
+        }
+        self.queue.put(self.now.plus(WATCH_MS), Due::Silence(node));
+        if !agent.powered || !agent.runs {
             return;
         }
         let names: Vec<_> = agent
@@ -144,3 +155,4 @@ impl World {
 }
 
 const DISCONNECT_STOP_MS: u64 = 45_000;
+const WATCH_MS: u64 = 1_000;

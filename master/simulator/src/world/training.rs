@@ -47,7 +47,8 @@ pub(super) struct Training {
     /// When it stood to leave for good.
     pub(super) left_at: Option<Millis>,
     pub(super) sums: Sums,
-    /// Only the newest appointment counts.
+    /// When the present appointment is; only the newest one counts.
+    pub(super) appointed: Option<Millis>,
     pub(super) version: u64,
 }
 
@@ -207,7 +208,7 @@ impl Training {
         if !self.moves() {
             return None;
         }
-        let first = (!self.stepped).then(|| self.base_work + self.step_work);
+        let first = (!self.stepped).then_some(self.base_work + self.step_work);
         let until =
             [Some(self.total), first, target].into_iter().flatten().fold(f64::INFINITY, f64::min);
         let seconds = (until - self.work) / (self.rate * self.slow);

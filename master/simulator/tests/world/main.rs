@@ -4,6 +4,7 @@
 
 mod refused;
 mod stories;
+mod trouble;
 
 use model::{Batch, Mode, NodeId, Resources, Shape};
 use scheduler::estimate::speed::{SpeedForm, SpeedModel};

@@ -6,9 +6,11 @@ use simulator::world::{Options, World};
 
 use super::{cluster, job};
 
+type Spoil = fn(&mut Job);
+
 #[test]
 fn a_bad_job_is_named_with_its_field() {
-    let cases: Vec<(&str, fn(&mut Job))> = vec![
+    let cases: Vec<(&str, Spoil)> = vec![
         ("work", |job| job.work = 0.0),
         ("work", |job| job.work = f64::NAN),
         ("arrival_s", |job| job.arrival_s = -1.0),
