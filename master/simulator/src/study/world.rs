@@ -6,6 +6,9 @@ use super::greedy::{Seen, marginal_gain};
 use super::{Job, Kind, Workload};
 use crate::outcome::{JobOutcome, Outcome, Sample, Span, mean};
 
+/// With no slots, or where rescales take longer than rounds, jobs may never end.
+const ROUNDS_MAX: u64 = 100_000;
+
 /// How a job stands.
 #[derive(Clone, Debug, Default)]
 struct Live {
@@ -136,6 +139,7 @@ impl World<'_> {
         }
         if matches!(self.kind, Kind::Optimus { period_s: Some(_) })
             && (!self.here.is_empty() || self.come < self.workload.jobs.len())
+            && self.outcome.rounds < ROUNDS_MAX
         {
             offer(self.round_s, Event::Round);
         }
