@@ -9,6 +9,7 @@ mod errors;
 mod figures;
 mod means;
 mod policy_study;
+mod pollux;
 mod scheduling_time;
 mod testbed;
 
@@ -157,6 +158,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     adjust::PRIORITY,
     adjust::OVERHEAD,
     policy_study::EXPERIMENT,
+    pollux::EXPERIMENT,
 ];
 
 /// The experiment of this name.
