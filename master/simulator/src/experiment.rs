@@ -3,8 +3,15 @@
 //!
 //! An experiment decides nothing about threads and clocks: whoever runs it lends it [`Hands`].
 
+mod adjust;
+mod compare;
+mod errors;
+mod figures;
+mod means;
 mod policy_study;
+mod pollux;
 mod scheduling_time;
+mod testbed;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -72,8 +79,10 @@ pub struct Row {
     pub paper: Option<f64>,
     /// Null where none came out.
     pub ours: Option<f64>,
-    /// Standard deviation over runs; null where there was one run.
+    /// Standard deviation over runs; null where there was one run, or it says nothing.
     pub deviation: Option<f64>,
+    /// Standard error of ours over runs; null where there was one run.
+    pub error: Option<f64>,
     /// Ours over the paper's.
     pub ratio: Option<f64>,
     /// Unit of both, and what explains a difference.
@@ -87,6 +96,17 @@ impl Row {
         let (paper, ours) = (finite(paper), finite(ours));
         let ratio = finite(ours.zip(paper).map(|(ours, paper)| ours / paper));
         Self { what: what.into(), paper, ours, ratio, ..Self::default() }
+    }
+
+    /// Ours with its standard error.
+    #[must_use]
+    pub fn of(
+        what: impl Into<String>,
+        paper: Option<f64>,
+        (ours, error): (Option<f64>, Option<f64>),
+    ) -> Self {
+        let error = error.filter(|error| error.is_finite());
+        Self { error, ..Self::new(what, paper, ours) }
     }
 
     #[must_use]
@@ -126,7 +146,20 @@ pub struct Experiment {
 }
 
 /// All of them, in the order that they are listed.
-pub const EXPERIMENTS: &[Experiment] = &[policy_study::EXPERIMENT, scheduling_time::EXPERIMENT];
+pub const EXPERIMENTS: &[Experiment] = &[
+    figures::FIG11,
+    scheduling_time::EXPERIMENT,
+    means::EXPERIMENT,
+    errors::EXPERIMENT,
+    figures::FIG16,
+    figures::FIG17,
+    figures::FIG18,
+    figures::FIG19,
+    adjust::PRIORITY,
+    adjust::OVERHEAD,
+    policy_study::EXPERIMENT,
+    pollux::EXPERIMENT,
+];
 
 /// The experiment of this name.
 ///
@@ -169,6 +202,14 @@ impl Experiment {
             assumptions: &report.assumptions,
         }
     }
+}
+
+/// Mean of one number over runs, and the standard error of that mean.
+#[must_use]
+pub fn mean_of(values: &[f64]) -> (Option<f64>, Option<f64>) {
+    let (mean, deviation) = spread(values);
+    let runs = u32::try_from(values.len()).map_or(f64::INFINITY, f64::from);
+    (mean, deviation.map(|deviation| deviation / runs.sqrt()))
 }
 
 /// Mean and standard deviation (over n − 1) of one number over runs.

@@ -143,7 +143,7 @@ static ROWS: Kind<RowItem> = Kind {
         Column::name("what", |row: &RowItem| Cell::text(row.0.what.as_str())),
         Column::right("paper", |row: &RowItem| Cell::number(row.0.paper)),
         Column::right("ours", |row: &RowItem| Cell::number(row.0.ours)),
-        Column::right("±", |row: &RowItem| Cell::number(row.0.deviation)).rank(2),
+        Column::right("±", |row: &RowItem| Cell::number(row.0.error.or(row.0.deviation))).rank(2),
         Column::right("ours/paper", |row: &RowItem| Cell::number(row.0.ratio)).rank(1),
         Column::sentence("note", |row: &RowItem| Cell::text(row.0.note.as_str())),
     ],

@@ -268,14 +268,21 @@ fn experiments_are_listed_and_run() {
     let folder = Folder::new();
     let list = done(folder.run("experiment list"));
     assert!(list.out.starts_with("NAME\tFIGURE\tRUNS\tTITLE\n"), "{list:?}");
-    assert!(list.out.contains("\nscheduling-time\tFigure 12\t"), "{list:?}");
+    assert!(list.out.contains("\nfig12\tFigure 12\t"), "{list:?}");
     assert_eq!(
         done(folder.run("experiment list -o json")).json()["schema"],
         "optimus.experiments/1"
     );
-    let ran = folder.run("experiment scheduling-tme");
+    let ran = folder.run("experiment overhaed");
     assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert!(ran.err.contains("did you mean scheduling-time?"), "{ran:?}");
-    let ran = folder.run("experiment scheduling-time --data nowhere");
+    assert!(ran.err.contains("did you mean overhead?"), "{ran:?}");
+    let ran = folder.run("experiment fig12 --data nowhere");
     assert_eq!(ran.code, Some(2), "{ran:?}");
+    let ran = done(folder.run("experiment overhead --runs 1 --svg overhead.svg"));
+    assert!(ran.out.starts_with("WHAT\tPAPER\tOURS\t"), "{ran:?}");
+    assert!(ran.out.contains("\t2.54\t"), "{ran:?}");
+    let svg = std::fs::read_to_string(folder.path("overhead.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("Section 6.2"), "{svg}");
+    let again = || done(folder.run("experiment overhead --runs 1 --seed 5 -o json")).out;
+    assert_eq!(again(), again());
 }

@@ -8,7 +8,7 @@ use crate::plot::{Bars, Chart};
 use crate::study::{Arrivals, Kind, Setting, Workload, bounds, finish_time_ratios, run};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "policy-study",
+    name: "study",
     figure: "policy study",
     title: "Mean JCT and makespan of policies over those of the paper's at 600 s",
     runs: 100,

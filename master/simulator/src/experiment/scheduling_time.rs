@@ -14,7 +14,7 @@ use crate::plot::{Chart, Line, Lines, Point};
 use crate::random;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "scheduling-time",
+    name: "fig12",
     figure: "Figure 12",
     title: "Time of one scheduling round",
     runs: 3,
