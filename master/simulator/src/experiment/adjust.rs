@@ -32,15 +32,9 @@ const PAPER_SMALLER: (f64, f64) = (2.66, 1.88);
 fn overhead(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = settings.runs.unwrap_or(OVERHEAD.runs).max(1);
     let case = Case::of(Vec::new(), runs);
-    let kept = Contender {
-        policy: Policy { young_factor: 1.0, ..Policy::default() },
-        ..optimus()
-    };
+    let kept = Contender { policy: Policy { young_factor: 1.0, ..Policy::default() }, ..optimus() };
     let ours = Contender { spacing_s: Some(1.0), ..kept.clone() };
-    let anew = Contender {
-        policy: papers(Allocation::MarginalGain, Placing::Pack),
-        ..optimus()
-    };
+    let anew = Contender { policy: papers(Allocation::MarginalGain, Placing::Pack), ..optimus() };
     let mut report = Report { runs, assumptions: assumptions(), ..Report::default() };
     let mut bars = vec![(PAPER_OVERHEAD, 0.0)];
     let mut groups = vec!["paper".to_owned()];

@@ -193,7 +193,8 @@ impl Case {
         let measured = self.measure(settings)?;
         let (first, rivals) = measured.split_first().ok_or("nobody was measured")?;
         let label = |what: &str, contender: &Contender| {
-            let case = if self.name.is_empty() { String::new() } else { format!(", {}", self.name) };
+            let case =
+                if self.name.is_empty() { String::new() } else { format!(", {}", self.name) };
             format!("{} {what} over {}'s{case}", contender.name, self.first.name)
         };
         for (contender, rival) in self.rivals.iter().zip(rivals) {

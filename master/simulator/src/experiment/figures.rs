@@ -5,7 +5,7 @@ use model::Mode;
 use scheduler::snapshot::{Allocation, Placing};
 
 use super::compare::{Case, Contender, Measured, baselines, horizon, network, rival};
-use super::testbed::{Assignment, Arrivals, Bed, Containers, DATA_SCALE, Modes, assumptions};
+use super::testbed::{Arrivals, Assignment, Bed, Containers, DATA_SCALE, Modes, assumptions};
 use super::{Experiment, Report, Settings};
 use crate::world::Estimates;
 
@@ -116,9 +116,24 @@ fn causes(settings: &Settings<'_>, figure: &Case) -> Vec<Case> {
     let base = || cause(settings, figure);
     let bed = |bed: Bed| Case { bed, ..base() };
     vec![
-        Case { name: "oracle", note: "no estimation error", estimates: Estimates::Oracle, ..base() },
-        Case { name: "no placement effect", note: "speed does not depend on the nodes", network: None, ..base() },
-        Case { name: "1 Gbps", note: "transfers within a server 30 times as fast", network: network(30.0), ..base() },
+        Case {
+            name: "oracle",
+            note: "no estimation error",
+            estimates: Estimates::Oracle,
+            ..base()
+        },
+        Case {
+            name: "no placement effect",
+            note: "speed does not depend on the nodes",
+            network: None,
+            ..base()
+        },
+        Case {
+            name: "1 Gbps",
+            note: "transfers within a server 30 times as fast",
+            network: network(30.0),
+            ..base()
+        },
         Case {
             name: "same assignment",
             note: "baselines with the paper's assignment of parameters too",
@@ -229,6 +244,11 @@ fn fig19(settings: &Settings<'_>) -> Result<Report, String> {
         network: None,
         ..cause(settings, &case)
     };
-    let strong = Case { name: "1 Gbps", network: network(30.0), note: "transfers within a server 30 times as fast", ..case.clone() };
+    let strong = Case {
+        name: "1 Gbps",
+        network: network(30.0),
+        note: "transfers within a server 30 times as fast",
+        ..case.clone()
+    };
     figure(settings, &FIG19, &[("Placement replaced", case)], &[none, strong])
 }

@@ -29,11 +29,7 @@ const PUBLISHED: [(&str, &str, [Option<f64>; 4]); 5] = [
     ("workload-1", "pollux", [Some(2089.0), None, None, None]),
     ("workload-3", "pollux", [Some(2188.0), None, None, None]),
     ("workload-6", "pollux", [Some(2446.0), None, Some(36_394.0), Some(58_589.0)]),
-    (
-        "workload-6",
-        "optimus-oracle",
-        [Some(5301.9), Some(2494.0), Some(44_771.0), Some(66_246.0)],
-    ),
+    ("workload-6", "optimus-oracle", [Some(5301.9), Some(2494.0), Some(44_771.0), Some(66_246.0)]),
     ("workload-6", "tiresias", [Some(3469.7), Some(1247.5), Some(46_335.5), Some(78_556.0)]),
 ];
 
@@ -101,7 +97,9 @@ fn tell(workload: &str, policies: &[(&str, Vec<Vec<f64>>)], report: &mut Report)
         for (at, metric) in METRICS.iter().enumerate() {
             let number = mean_of(&runs.iter().map(|run| run[at]).collect::<Vec<f64>>());
             let paper = published.and_then(|known| known.2[at]);
-            report.rows.push(Row::of(format!("{workload} {policy} {metric}"), paper, number).note("s"));
+            report
+                .rows
+                .push(Row::of(format!("{workload} {policy} {metric}"), paper, number).note("s"));
             if at == 0 {
                 papers.push((paper.unwrap_or(0.0), 0.0));
                 ours.push((number.0.unwrap_or(0.0), number.1.unwrap_or(0.0)));
@@ -126,12 +124,8 @@ fn rows_of(data: &Path, name: &str) -> Result<Vec<replay::Row>, String> {
 /// In the order of [`METRICS`]; not a number where a job never ended.
 fn numbers(outcome: &Outcome) -> Result<Vec<f64>, String> {
     let times = outcome.completion_times();
-    let numbers = [
-        mean(&times),
-        percentile(&times, 0.5),
-        percentile(&times, 0.99),
-        outcome.makespan_s(),
-    ];
+    let numbers =
+        [mean(&times), percentile(&times, 0.5), percentile(&times, 0.99), outcome.makespan_s()];
     let all: Option<Vec<f64>> = numbers.into_iter().collect();
     all.ok_or_else(|| format!("{}: a job never ended", outcome.policy))
 }
