@@ -58,7 +58,7 @@ fn every_command_of_the_readme_works() -> Result<()> {
             None => {}
         }
     }
-    ensure!(ran >= 13, "only {ran} commands were found");
+    ensure!(ran >= 19, "only {ran} commands were found");
     cluster.run(["cancel", "j1", "--now"])?;
     cluster.wait_no_task()
 }
