@@ -158,6 +158,11 @@ fn causes(settings: &Settings<'_>, figure: &Case) -> Vec<Case> {
         },
         small(base()),
         Case {
+            name: "dear rescales",
+            note: "a rescale costs five times as much",
+            ..bed(Bed { rescale_scale: 5.0, ..figure.bed })
+        },
+        Case {
             name: "large jobs",
             note: "at most 20 servers and 20 workers",
             ..bed(Bed { tasks_max: 20, ..figure.bed })
@@ -169,7 +174,7 @@ fn fig11(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = runs(settings, &FIG11);
     let mut rivals = baselines((2.39, 1.63), (1.74, 1.22));
     rivals.extend(horizon());
-    let case = Case::of(rivals, runs);
+    let case = Case { note: "what makes the difference: one cause at a time below", ..Case::of(rivals, runs) };
     let causes = causes(settings, &case);
     figure(settings, &FIG11, &[("Testbed", case)], &causes)
 }

@@ -23,6 +23,9 @@ const PAPER: [(&str, Given, Given); 3] = [
     ("Tetris", (2016.0, 120.0), (18_127.0, 1263.0)),
 ];
 
+/// What is measured: its name, where it is, and the paper's by policy.
+type Metric = (&'static str, fn(&Measured) -> &Vec<f64>, fn(usize) -> Option<Given>);
+
 fn run(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = settings.runs.unwrap_or(EXPERIMENT.runs).max(1);
     let mut rivals = baselines((2.39, 1.63), (1.74, 1.22));
@@ -30,8 +33,7 @@ fn run(settings: &Settings<'_>) -> Result<Report, String> {
     let case = Case::of(rivals, runs);
     let measured = case.measure(settings)?;
     let mut report = Report { runs, assumptions: assumptions(), ..Report::default() };
-    type Of = fn(&Measured) -> &Vec<f64>;
-    let metrics: [(&str, Of, fn(usize) -> Option<Given>); 2] = [
+    let metrics: [Metric; 2] = [
         ("mean JCT", |measured| &measured.jct_s, |at| PAPER.get(at).map(|paper| paper.1)),
         ("makespan", |measured| &measured.makespan_s, |at| PAPER.get(at).map(|paper| paper.2)),
     ];

@@ -66,6 +66,8 @@ pub(super) struct Bed {
     pub tasks_max: u32,
     /// Samples of an epoch, in those of the measured jobs.
     pub data_scale: f64,
+    /// What rescales cost, in times of what the catalogue says.
+    pub rescale_scale: f64,
 }
 
 impl Default for Bed {
@@ -77,6 +79,7 @@ impl Default for Bed {
             containers: Containers::Published,
             tasks_max: TASKS_MAX,
             data_scale: DATA_SCALE,
+            rescale_scale: 1.0,
         }
     }
 }
@@ -248,7 +251,7 @@ fn job(
         priority: 1.0,
         speed: known.speed(mode),
         work: known.work(mode, f64::from(epochs) * steps_per_epoch),
-        rescale_cost_s: known.rescale_cost_s(),
+        rescale_cost_s: known.rescale_cost_s() * bed.rescale_scale,
         loss: Some(Loss {
             beta: [slope * 100.0 / EPOCHS_OF_CURVE, base, floor],
             noise: LOSS_NOISE,

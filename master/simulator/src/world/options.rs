@@ -46,6 +46,9 @@ pub enum Estimates {
     /// Section 6.3: the truth × (1 ± e·left/total), the signs drawn once for each job, so that
     /// the error decays with the progress.
     Errors { work: f64, speed: f64 },
+    /// The same with errors of the speed that differ between shapes: each coefficient of it is
+    /// wrong by itself, with a sign of its own.
+    Scattered { work: f64, speed: f64 },
     /// The daemon's own: profiled speeds, and losses as they are seen.
     Fitted,
 }
@@ -196,7 +199,9 @@ impl Options {
         share("save_share", self.costs.save_share)?;
         share("stop_share", self.costs.stop_share)?;
         share("save_share + stop_share", self.costs.save_share + self.costs.stop_share)?;
-        if let Estimates::Errors { work, speed } = self.estimates {
+        if let Estimates::Errors { work, speed } | Estimates::Scattered { work, speed } =
+            self.estimates
+        {
             // At 1 a speed of 0 would be seen.
             let below_one = |value: f64| (0.0..0.999).contains(&value);
             if !below_one(work) || !below_one(speed) {

@@ -16,6 +16,15 @@ fn scaled(model: &SpeedModel, factor: f64) -> SpeedModel {
     model
 }
 
+/// A speed function each of whose coefficients is wrong by itself.
+fn scattered(model: &SpeedModel, error: f64, signs: &[f64]) -> SpeedModel {
+    let mut model = model.clone();
+    for (theta, sign) in model.theta.iter_mut().zip(signs) {
+        *theta /= 1.0 + sign * error;
+    }
+    model
+}
+
 impl World {
     /// Puts the truth, or the truth with errors, in place of what control knows.
     ///
@@ -35,7 +44,9 @@ impl World {
             });
             let (work, speed) = match self.options.estimates {
                 Estimates::Oracle => (0.0, 0.0),
-                Estimates::Errors { work, speed } => (work, speed),
+                Estimates::Errors { work, speed } | Estimates::Scattered { work, speed } => {
+                    (work, speed)
+                }
                 Estimates::Fitted => continue,
             };
             input.rescale_cost_s = job.rescale_cost_s;
@@ -53,10 +64,13 @@ impl World {
                 high: value / (1.0 - work * share),
             };
             let model = truth.rates.model();
-            let speed = if speed > 0.0 {
-                scaled(model, 1.0 + truth.signs.1 * speed * share)
-            } else {
-                model.clone()
+            let (off, of_each) = (speed * share, &truth.coefficient_signs);
+            let speed = match self.options.estimates {
+                _ if speed <= 0.0 => model.clone(),
+                Estimates::Scattered { .. } => scattered(model, off, of_each),
+                Estimates::Oracle | Estimates::Errors { .. } | Estimates::Fitted => {
+                    scaled(model, 1.0 + truth.signs.1 * off)
+                }
             };
             input.want = Want::Share { speed, remaining: Some(remaining) };
         }

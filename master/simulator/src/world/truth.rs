@@ -63,6 +63,8 @@ pub(super) struct Truth {
     pub(super) loss: Option<Loss>,
     /// +1 or −1: the errors of section 6.3.
     pub(super) signs: (f64, f64),
+    /// The same for each coefficient of the speed.
+    pub(super) coefficient_signs: Vec<f64>,
     pub(super) save_ms: u64,
     pub(super) stop_ms: u64,
     pub(super) start_ms: u64,
@@ -236,6 +238,7 @@ fn truth(job: &Job, rates: Arc<Rates>, options: &Options) -> Truth {
         (Some(epoch), Some(_)) => f64::from(epochs_max(job, epoch)) * epoch,
         (Some(_) | None, _) => job.work,
     };
+    let coefficients = rates.model().theta.len();
     let mut stream = stream(options.seed, &format!("errors {}", job.id));
     let mut sign = || if uniform(&mut stream) < 0.5 { -1.0 } else { 1.0 };
     let cost = |share: f64| ceil_ms(job.rescale_cost_s * share);
@@ -247,6 +250,7 @@ fn truth(job: &Job, rates: Arc<Rates>, options: &Options) -> Truth {
         epoch,
         loss: job.loss,
         signs: (sign(), sign()),
+        coefficient_signs: (0..coefficients).map(|_| sign()).collect(),
         save_ms,
         stop_ms,
         start_ms: cost(1.0).saturating_sub(save_ms).saturating_sub(stop_ms),

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a missing value should stop the test at once")]
 
+use std::path::PathBuf;
+
 use simulator::experiment::{EXPERIMENTS, Hands, Report, Settings, Work, find};
 use simulator::plot::document;
 
@@ -98,6 +100,23 @@ fn errors_are_measured_against_none() {
         let most = ours(&report, &format!("mean JCT at 50 % {estimated} error"));
         assert!((0.5..2.0).contains(&most), "{most}");
     }
+}
+
+#[test]
+fn deterministic_policies_come_to_what_was_published() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let data = std::env::var_os("OPTIMUS_DATA").map_or_else(|| root.into(), PathBuf::from);
+    let data = data.join("pollux");
+    if cfg!(debug_assertions) || !data.join("workloads").is_dir() {
+        eprintln!("skipped: needs a release build and the data at {}", data.display());
+        return;
+    }
+    let settings = Settings { runs: Some(1), seed: 1, data: Some(data), hands: &Alone };
+    let report = (find("pollux").unwrap().run)(&settings).unwrap();
+    for row in report.rows.iter().filter(|row| !row.what.contains(" pollux ")) {
+        assert!(row.ratio.is_none_or(|ratio| (ratio - 1.0).abs() < 0.01), "{row:?}");
+    }
+    assert!(report.rows.iter().filter(|row| row.ratio.is_some()).count() >= 8);
 }
 
 #[test]
