@@ -10,7 +10,8 @@ use crate::args::SimulateArgs;
 use crate::clock;
 use crate::commands::Context;
 use crate::failure::{Exit, Failure};
-use crate::listing::{Cell, Column, Format, Item, Kind, View, line, pretty};
+use crate::grid::Cell;
+use crate::listing::{Column, Format, Item, Kind, View, line, pretty};
 use crate::text::{count, percent, span};
 
 const SCHEMA: &str = "optimus.faults/1";
