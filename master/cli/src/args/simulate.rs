@@ -17,7 +17,7 @@ pub(crate) struct SimulateArgs {
         long,
         value_name = "FILE",
         required_unless_present = "faults",
-        default_value = "",
+        default_value = "-",
         hide_default_value = true
     )]
     pub cluster: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct SimulateArgs {
         long,
         value_name = "FILE",
         required_unless_present = "faults",
-        default_value = "",
+        default_value = "-",
         hide_default_value = true
     )]
     pub trace: PathBuf,

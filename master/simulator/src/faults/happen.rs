@@ -39,7 +39,7 @@ pub(super) fn happen(world: &mut World, fault: &Fault) -> Option<&'static str> {
         Fault::MasterDiesAfter(commands) => world.master_dies_after(*commands),
         Fault::ShiftUnix(ms) => world.shift_unix(*ms),
         Fault::SubmitAgain(job) => world.submit_again(*job),
-        Fault::Ask { change, dry_run } => world.ask(change.clone(), *dry_run),
+        Fault::Ask { change, dry_run } => world.ask(Change::clone(change), *dry_run),
     }
     kind(fault)
 }

@@ -20,7 +20,7 @@ use self::draw::Drawn;
 use crate::world::World;
 
 /// Time from the end of all faults within which everything must be over, in ms.
-const HEAL_MS: u64 = 6 * 3_600_000;
+const HEAL_MS: u64 = 5 * 3_600_000;
 /// Between two tries of an operator to get paused jobs going again.
 const RESUME_MS: u64 = 60_000;
 /// What is left to be cleaned up once the last job has ended: a silent node's time, and a grace.

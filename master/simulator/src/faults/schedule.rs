@@ -69,7 +69,7 @@ pub(super) enum Fault {
     ShiftUnix(i64),
     SubmitAgain(usize),
     Ask {
-        change: Change,
+        change: Box<Change>,
         dry_run: bool,
     },
 }
@@ -82,7 +82,7 @@ pub(super) fn draw(
     ends_ms: u64,
 ) -> Vec<(u64, Fault)> {
     let mut schedule: Vec<(u64, Fault)> = Vec::new();
-    let mean_ms = one(stream, &[4_000, 12_000, 12_000, 40_000]);
+    let mean_ms = one(stream, &[1_500, 4_000, 4_000, 12_000, 40_000]);
     // Some seeds are about a few kinds only, so that these meet each other often.
     let kinds: Vec<u64> = if chance(stream, 0.5) {
         (0..within(stream, 2, 5)).map(|_| within(stream, 0, KINDS - 1)).collect()
@@ -103,6 +103,12 @@ pub(super) fn draw(
 
 const KINDS: u64 = 23;
 
+/// How long a fault lasts: around the times at which silence is judged, too.
+fn length(stream: &mut Pcg64Mcg) -> u64 {
+    let most = one(stream, &[3_000, 15_000, 50_000, 90_000, 200_000]);
+    within(stream, most / 2, most)
+}
+
 /// A fault, with its end where it has one.
 fn pair(
     stream: &mut Pcg64Mcg,
@@ -110,9 +116,7 @@ fn pair(
     at: u64,
     (kind, node, workload): (u64, usize, &Workload),
 ) {
-    let short = one(stream, &[1_000, 8_000, 20_000]);
-    let long = one(stream, &[3_000, 15_000, 50_000, 90_000, 200_000]);
-    let lasts = within(stream, long / 2, long);
+    let lasts = length(stream);
     let mut put = |later: u64, fault: Fault| schedule.push((at + later, fault));
     match kind {
         0 | 1 => {
@@ -150,6 +154,21 @@ fn pair(
             put(0, Fault::Slow { node, speed: one(stream, &[0.5, 0.1, 0.01, 3.0]) });
             put(lasts, Fault::Slow { node, speed: 1.0 });
         }
+        _ => of_jobs(stream, schedule, at, (kind, node, workload)),
+    }
+}
+
+/// The same for kinds that are not about one node's power, links or speed.
+fn of_jobs(
+    stream: &mut Pcg64Mcg,
+    schedule: &mut Vec<(u64, Fault)>,
+    at: u64,
+    (kind, node, workload): (u64, usize, &Workload),
+) {
+    let short = one(stream, &[1_000, 8_000, 20_000]);
+    let lasts = length(stream);
+    let mut put = |later: u64, fault: Fault| schedule.push((at + later, fault));
+    match kind {
         11 => {
             let number = one(stream, &[f64::NAN, f64::INFINITY, -1.0, 0.0, 1e308]);
             let garbage =
@@ -222,5 +241,5 @@ fn operator(stream: &mut Pcg64Mcg, workload: &Workload) -> Fault {
         },
         _ => return Fault::SubmitAgain(at),
     };
-    Fault::Ask { change, dry_run: chance(stream, 0.1) }
+    Fault::Ask { change: Box::new(change), dry_run: chance(stream, 0.1) }
 }

@@ -151,9 +151,12 @@ impl World {
         let names: Vec<_> = agent
             .ledger
             .iter()
-            .filter(|(_, held)| held.on_disconnect != model::OnDisconnect::Keep)
+            .filter(|(_, held)| held.on_disconnect != model::OnDisconnect::Keep && held.is_live())
             .map(|(name, _)| *name)
             .collect();
+        if !names.is_empty() {
+            self.watch.count("tasks ended 45 s after the last contact");
+        }
         for name in names {
             self.end_tasks(node, name, "no contact with a master for 45 s", false);
         }

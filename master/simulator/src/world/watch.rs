@@ -1,20 +1,19 @@
-//! Who watches the world: what must hold whatever goes wrong, how often that was put to the test,
-//! and bugs that can be planted to see that they are found.
+//! Who watches the world: what must hold whatever goes wrong, and how often that was put to the
+//! test.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use control::Record;
 use control::job::phase::Phase;
 use control::record::JobRecord;
-use model::agent::{Heartbeat, Order, TaskState};
 use model::client::{Answer, Change, Reply};
 use model::{Generation, JobId, Millis, NodeId, Task};
 use rand_pcg::Pcg64Mcg;
 
-use super::agent::{Action, Held, Name};
+use super::World;
+use super::agent::Name;
 use super::chance::uniform;
 use super::truth::Saved;
-use super::{Due, World};
 use crate::faults::Plant;
 
 /// Time within which a node that hears the master runs nothing of an ended job: a grace, a
@@ -30,7 +29,7 @@ pub(crate) struct Watch {
     pub(crate) plant: Option<Plant>,
     /// The last events in words, where they are wanted.
     pub(crate) told: Option<VecDeque<String>>,
-    told_max: usize,
+    pub(super) told_max: usize,
     /// How often something was put to the test.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     /// Operators' requests under way.
@@ -42,9 +41,9 @@ pub(crate) struct Watch {
     /// Since when processes of an ended job live on a node that hears the master.
     left_over: BTreeMap<(usize, Name), Millis>,
     /// What each node's last heartbeat told of its tasks, in words.
-    beats: BTreeMap<NodeId, String>,
-    leaked: Option<(Name, Task)>,
-    lost: Option<JobId>,
+    pub(super) beats: BTreeMap<NodeId, String>,
+    pub(super) leaked: Option<(Name, Task)>,
+    pub(super) lost: Option<JobId>,
 }
 
 impl Watch {
@@ -54,13 +53,10 @@ impl Watch {
         }
     }
 
-    fn draws(&mut self, share: f64) -> bool {
+    pub(super) fn draws(&mut self, share: f64) -> bool {
         self.chance.as_mut().is_some_and(|chance| uniform(chance) < share)
     }
 }
-
-/// A planted bug does its harm once in so many chances.
-const HARM: f64 = 0.2;
 
 impl World {
     /// Turns the watch on.
@@ -75,34 +71,6 @@ impl World {
 
     pub(crate) fn watch(&mut self) -> &mut Watch {
         &mut self.watch
-    }
-
-    /// A line among the last events.
-    pub(crate) fn tell(&mut self, words: impl FnOnce() -> String) {
-        let now_s = self.now_s();
-        if let Some(told) = &mut self.watch.told {
-            if told.len() >= self.watch.told_max {
-                told.pop_front();
-            }
-            told.push_back(format!("{now_s:>9.3} s  {}", words()));
-        }
-    }
-
-    pub(super) fn watch_due(&mut self, due: &Due) {
-        if self.watch.told.is_none() {
-            return;
-        }
-        let Some(words) = self.words(due) else { return };
-        // Heartbeats that say the same again would hide the rest.
-        if let Due::Master { event, .. } = due
-            && let control::Event::Heartbeat { node, .. } = event.as_ref()
-        {
-            let new = words.split(':').next_back().unwrap_or_default().to_owned();
-            if self.watch.beats.insert(node.clone(), new.clone()).is_some_and(|old| old == new) {
-                return;
-            }
-        }
-        self.tell(|| words);
     }
 
     /// A record of a job reaches the disk.
@@ -408,95 +376,5 @@ impl World {
             findings.push(format!("{there} jobs are there, {submitted} were submitted"));
         }
         self.findings.extend(findings);
-    }
-
-    /// The planted bug that forgets an order to stop.
-    pub(super) fn loses_stop(&mut self) -> bool {
-        self.watch.plant == Some(Plant::LoseStop) && self.watch.draws(HARM)
-    }
-
-    /// The planted bug that starts what is started.
-    pub(super) fn starts_again(&mut self, node: usize) -> Option<Action> {
-        if self.watch.plant != Some(Plant::StartTwice) {
-            return None;
-        }
-        let agent = &self.agents[node];
-        let wanted = agent.desired.iter().find(|wanted| {
-            let held = agent.ledger.get(&(wanted.job, wanted.generation));
-            wanted.order == Order::Start && held.is_some_and(Held::is_live)
-        })?;
-        let wanted = Box::new(wanted.clone());
-        let tasks = wanted.launch.tasks.clone();
-        self.watch.draws(HARM).then_some(Action::Start { wanted, tasks })
-    }
-
-    /// The planted bug by which tasks outlive the contact with the master.
-    pub(super) fn outlives_contact(&self) -> bool {
-        self.watch.plant == Some(Plant::OutliveContact)
-    }
-
-    /// The planted bug that loses the first record of an accepted job.
-    pub(super) fn loses_write(&mut self, record: &Record) -> bool {
-        let Record::JobV1(job) = record else { return false };
-        if self.watch.plant != Some(Plant::LoseWrite) || self.watch.lost.is_some() {
-            return false;
-        }
-        let first = !self.store.contains_key(&record.key());
-        let loses = first && self.watch.draws(HARM);
-        self.watch.lost = loses.then_some(job.id);
-        loses
-    }
-
-    /// The planted bug that never lets the end of one task through.
-    pub(super) fn leak(&mut self, _node: usize, beat: &mut Heartbeat) {
-        if self.watch.plant != Some(Plant::LeakTask) {
-            return;
-        }
-        for report in &mut beat.tasks {
-            let TaskState::Exited(_) = report.state else { continue };
-            let name = (report.job, report.generation);
-            if self.watch.leaked.is_none() && self.watch.draws(HARM) {
-                self.watch.leaked = Some((name, report.task));
-            }
-            if self.watch.leaked == Some((name, report.task)) {
-                report.state = TaskState::Running { pid: 1, ready: true };
-            }
-        }
-    }
-
-    fn words(&self, due: &Due) -> Option<String> {
-        let of = |node: usize| self.agents[node].id.to_string();
-        Some(match due {
-            Due::Arrive(job) => format!("job {} is submitted", self.workload.jobs[*job].id),
-            Due::Master { life, event } => {
-                let late = if *life == self.life { "" } else { ", too late for this master" };
-                format!("master hears: {}{late}", super::inject::words(event))
-            }
-            Due::Agent { node, session, desired } => {
-                let sets: Vec<String> = desired
-                    .generations
-                    .iter()
-                    .map(|wanted| {
-                        format!("{} {} {:?}", wanted.job, wanted.generation, wanted.order)
-                    })
-                    .collect();
-                let stale =
-                    if self.agents[*node].session == Some(*session) { "" } else { " (old)" };
-                format!("{} hears{stale} {}: [{}]", of(*node), desired.revision, sets.join(", "))
-            }
-            Due::Connect(node) => format!("{} tries to connect", of(*node)),
-            Due::Beat { .. } | Due::Soon(_) | Due::Turn { .. } | Due::Silence(_) => return None,
-            Due::Out { node, name } => format!("{} {} is out on {}", name.0, name.1, of(*node)),
-            Due::Train { name, version } => {
-                let training = self.trainings.get(name);
-                if training.is_none_or(|training| training.version != *version) {
-                    return None;
-                }
-                format!("{} {} has got somewhere", name.0, name.1)
-            }
-            Due::Declare { node, .. } => format!("{} is declared lost", of(*node)),
-            Due::StartMaster => "the master starts".to_owned(),
-            Due::StartAgent(node) => format!("the agent of {} starts", of(*node)),
-        })
     }
 }
