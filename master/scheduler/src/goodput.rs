@@ -9,6 +9,7 @@ pub mod batch;
 pub mod efficiency;
 pub mod fit;
 pub mod genetic;
+pub mod horizon;
 pub mod throughput;
 
 pub use batch::{Batch, Choice};

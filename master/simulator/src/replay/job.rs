@@ -1,14 +1,18 @@
 //! A job in virtual time.
 
 use scheduler::baseline::gpus::Replicas;
-use scheduler::goodput::Spread;
+use scheduler::goodput::{Gradient, Spread};
 use scheduler::goodput::batch::{Batch, fixed};
 
 use super::agent::Agent;
 use super::app::{App, Curve};
 use super::planner::{Batching, JobView};
+use super::profile::Timing;
 use super::rows::Row;
 use crate::outcome::{JobOutcome, Span};
+
+/// After so many seconds of its first steps a job tells of them.
+const FIRST_STEPS_S: f64 = 1.0;
 
 /// A job and what became of it so far.
 #[derive(Clone, Debug)]
@@ -110,15 +114,12 @@ impl<'a> Job<'a> {
         }
         let mut left = seconds - delay;
         while left > 0.0 && self.completion_s.is_none() {
-            let whole = self.batch.total(self.replicas);
-            let timing = self.app.timing(curve, self.batch.local);
-            let gradient = self.app.gradient(super::read::narrow(whole), self.epoch);
+            let (timing, gradient) = self.measured(curve);
             if let Some(agent) = &mut self.agent {
                 let spread = Spread::new(nodes(&self.held), self.replicas);
                 agent.learn(spread, self.batch.local, timing, gradient);
             }
-            let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
-            let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
+            let rate = self.rate(timing, gradient) * (1.0 - slowed);
             let target = self.app.target(self.epoch);
             if self.progress + rate * left < target {
                 self.progress += rate * left;
@@ -137,6 +138,38 @@ impl<'a> Job<'a> {
             }
             self.choose_batch();
         }
+    }
+
+    /// What a step of its batch takes and tells, in this epoch.
+    fn measured(&self, curve: Curve) -> (Timing, Gradient) {
+        let whole = self.batch.total(self.replicas);
+        let timing = self.app.timing(curve, self.batch.local);
+        (timing, self.app.gradient(super::read::narrow(whole), self.epoch))
+    }
+
+    /// Progress a second.
+    fn rate(&self, timing: Timing, gradient: Gradient) -> f64 {
+        let whole = self.batch.total(self.replicas);
+        let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
+        gain / timing.iteration_s(self.batch.accumulation)
+    }
+
+    /// Seconds after which something about it changes: an epoch ends, or it is timed for the
+    /// first time. Whole ones, and never 0.
+    pub(super) fn until_event_s(&self, slowed: f64) -> Option<f64> {
+        let curve = self.curve.filter(|_| self.replicas > 0 && self.completion_s.is_none())?;
+        if self.agent.as_ref().is_some_and(|agent| !agent.has_learned()) {
+            return Some((self.delay_s + FIRST_STEPS_S).ceil());
+        }
+        let (timing, gradient) = self.measured(curve);
+        let rate = self.rate(timing, gradient) * (1.0 - slowed);
+        let left_s = (self.app.target(self.epoch) - self.progress).max(0.0) / rate;
+        Some((self.delay_s + left_s).ceil().max(1.0))
+    }
+
+    /// True once its steps were timed, where it chooses its batches by that.
+    pub(super) fn has_learned(&self) -> bool {
+        self.agent.as_ref().is_some_and(Agent::has_learned)
     }
 
     /// Holds what it holds for so long.

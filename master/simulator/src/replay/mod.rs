@@ -7,9 +7,11 @@
 
 mod agent;
 pub mod app;
+mod horizon;
 mod job;
 mod planner;
 mod policies;
+mod pollux;
 mod profile;
 mod read;
 mod rows;
@@ -17,8 +19,10 @@ mod run;
 mod tables;
 
 pub use app::{App, Curve, Folders, Profiles, find_profiles};
+pub use horizon::Horizon;
 pub use planner::{Batching, JobView, Planner, View};
 pub use policies::{OptimusOracle, Tiresias};
+pub use pollux::Pollux;
 pub use profile::Timing;
 pub use rows::{Row, read_rows};
 pub use run::{Options, POLICIES, run, run_with};

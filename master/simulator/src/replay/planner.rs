@@ -16,6 +16,12 @@ pub trait Planner: fmt::Debug {
     /// Who chooses the batches of the jobs.
     fn batching(&self) -> Batching;
 
+    /// Whether it is asked at every arrival and completion too, and when a job has been timed for
+    /// the first time: else only at the end of each interval.
+    fn acts_at_events(&self) -> bool {
+        false
+    }
+
     /// The replicas of each job on its nodes, in the order of the view's jobs; of up to four nodes
     /// the order counts, as rings are measured. An allocation other than what the job holds costs
     /// a restart.

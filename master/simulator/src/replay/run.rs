@@ -1,17 +1,20 @@
 //! The loop over rounds.
 
 use scheduler::baseline::gpus::{self, Replicas};
+use scheduler::goodput::genetic::Settings;
 
 use super::app::Profiles;
+use super::horizon::Horizon;
 use super::job::Job;
 use super::planner::{Planner, View};
 use super::policies::{OptimusOracle, Tiresias};
+use super::pollux::Pollux;
 use super::profile::NODE_GPUS;
 use super::rows::Row;
 use crate::outcome::{Outcome, Sample};
 
 /// Policies by name.
-pub const POLICIES: [&str; 2] = ["tiresias", "optimus-oracle"];
+pub const POLICIES: [&str; 4] = ["horizon", "pollux", "tiresias", "optimus-oracle"];
 /// A run is given up so long after the last submission.
 const AFTER_LAST_S: f64 = 365.0 * 86_400.0;
 /// More nodes than are simulated.
@@ -56,6 +59,8 @@ pub fn run(
     options: &Options,
 ) -> Result<Outcome, String> {
     let mut planner: Box<dyn Planner> = match options.policy.as_str() {
+        "horizon" => Box::new(Horizon::default()),
+        "pollux" => Box::new(Pollux::new(options.seed, Settings::default())),
         "tiresias" => Box::new(Tiresias::default()),
         "optimus-oracle" => Box::new(OptimusOracle::default()),
         other => {
@@ -122,6 +127,10 @@ struct Replay<'a> {
     /// Jobs by submission, the last first.
     coming: Vec<usize>,
     now_s: f64,
+    /// The end of the last interval.
+    tick_s: f64,
+    /// Jobs that had been timed at the last round.
+    known: usize,
     rounds: u64,
     samples: Vec<Sample>,
 }
@@ -144,20 +153,24 @@ impl<'a> Replay<'a> {
         let mut coming: Vec<usize> = (0..rows.len()).collect();
         coming.sort_by(|a, b| rows[*b].time.total_cmp(&rows[*a].time).then(b.cmp(a)));
         let (active, samples) = (Vec::new(), Vec::new());
-        Ok(Self { options, gpus, jobs, active, coming, now_s: 0.0, rounds: 0, samples })
+        Ok(Self { options, gpus, jobs, active, coming, now_s: 0.0, tick_s: 0.0, known: 0, rounds: 0, samples })
     }
 
     /// Lets all jobs run for an interval, then the policy act.
     fn round(&mut self, planner: &mut dyn Planner) -> Result<(), String> {
-        let (from_s, interval_s) = (self.now_s, self.options.interval_s);
-        let slowed = self.interfered();
+        let (from_s, slowed) = (self.now_s, self.interfered());
+        let (until_s, is_tick) = self.until_s(&slowed, planner);
         for (job, slowed) in self.active.iter().zip(slowed) {
-            self.jobs[*job].advance(from_s, interval_s, slowed);
+            self.jobs[*job].advance(from_s, until_s - from_s, slowed);
         }
-        self.now_s += interval_s;
+        self.now_s = until_s;
+        if is_tick {
+            self.tick_s = until_s;
+        }
         for job in &self.active {
             self.jobs[*job].release();
         }
+        let before = self.standing();
         self.active.retain(|job| !self.jobs[*job].has_ended());
         while let Some(job) = self.coming.pop() {
             if self.jobs[job].row().time > self.now_s {
@@ -166,13 +179,38 @@ impl<'a> Replay<'a> {
             }
             self.active.push(job);
         }
-        if !self.active.is_empty() {
+        let has_changed = self.standing() != before || self.learned() != self.known;
+        if !self.active.is_empty() && (is_tick || has_changed) {
+            self.known = self.learned();
             self.rounds += 1;
             let given = planner.round(&self.view());
             self.apply(given, planner.name())?;
         }
         self.sample();
         Ok(())
+    }
+
+    /// When the next round may be, and whether that is at the end of an interval.
+    fn until_s(&self, slowed: &[f64], planner: &dyn Planner) -> (f64, bool) {
+        let tick_s = self.tick_s + self.options.interval_s;
+        if !planner.acts_at_events() {
+            return (tick_s, true);
+        }
+        let arrival = self.coming.last().map(|job| self.jobs[*job].row().time.max(self.now_s));
+        let events = self.active.iter().zip(slowed);
+        let events = events.filter_map(|(job, slowed)| self.jobs[*job].until_event_s(*slowed));
+        let next_s = events.map(|in_s| self.now_s + in_s).chain(arrival).fold(tick_s, f64::min);
+        (next_s, next_s >= tick_s)
+    }
+
+    /// Changes where a job comes or ends.
+    fn standing(&self) -> (usize, usize) {
+        (self.active.len(), self.coming.len())
+    }
+
+    /// Jobs that were timed.
+    fn learned(&self) -> usize {
+        self.jobs.iter().filter(|job| job.has_learned()).count()
     }
 
     fn view(&self) -> View<'_> {
