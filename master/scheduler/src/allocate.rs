@@ -6,6 +6,7 @@
 //! A task that does not fit is skipped for good, as what is left only shrinks, and every other
 //! task is still tried, the same job's other kind included. A gain of zero is none.
 
+pub mod horizon;
 mod sharing;
 
 use model::{Resources, Shape};

@@ -10,6 +10,7 @@ pub mod efficiency;
 pub mod fit;
 pub mod genetic;
 pub mod horizon;
+pub mod shared;
 pub mod throughput;
 
 pub use batch::{Batch, Choice};

@@ -47,6 +47,7 @@ pub fn sound(policy: &Policy) -> Policy {
         young_factor: fine(policy.young_factor, default.young_factor),
         queue_gpu_s: fine(policy.queue_gpu_s, default.queue_gpu_s),
         unknown_remaining_s: fine(policy.unknown_remaining_s, default.unknown_remaining_s),
+        fairness: fine(policy.fairness, default.fairness),
     }
 }
 

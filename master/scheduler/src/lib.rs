@@ -16,6 +16,7 @@ pub mod estimate;
 mod explain;
 pub mod goodput;
 pub mod hysteresis;
+mod lookahead;
 pub mod place;
 pub mod plan;
 mod preempt;

@@ -24,6 +24,9 @@ impl Round<'_> {
         if self.policy.allocation == Allocation::Tiresias {
             return self.run_queues(watch);
         }
+        if self.policy.allocation == Allocation::Horizon {
+            return self.run_lookahead(watch);
+        }
         self.serve_fixed();
         for attempt in 1..=TRIES_MAX {
             self.allocate();
@@ -57,7 +60,7 @@ impl Round<'_> {
     }
 
     /// Who found no place holds what can be kept: nothing, where a node under it is gone.
-    fn idle_rest(&mut self) {
+    pub(crate) fn idle_rest(&mut self) {
         let out = |job: &usize| {
             let entry = &self.entries[*job];
             entry.is_share() && entry.needs_place() && !entry.placed
@@ -102,7 +105,9 @@ impl Round<'_> {
             })
             .collect();
         match self.policy.allocation {
-            Allocation::Drf | Allocation::MarginalGain => drf(&total, &free, &asks),
+            Allocation::Drf | Allocation::MarginalGain | Allocation::Horizon => {
+                drf(&total, &free, &asks)
+            }
             Allocation::Tetris => tetris(&total, &free, &asks),
             Allocation::Fifo => fifo(&total, &free, &asks),
             Allocation::Tiresias => tiresias::shapes(&total, &free, &asks, self.policy.queue_gpu_s),
@@ -130,7 +135,7 @@ impl Round<'_> {
     }
 
     /// Places one lifted job by the policy's rule, beside all that is there now.
-    fn place_alone(&mut self, job: usize, shape: Shape) -> Option<Spots> {
+    pub(crate) fn place_alone(&mut self, job: usize, shape: Shape) -> Option<Spots> {
         let rule = match self.policy.placing {
             Placing::Transfer => {
                 let shapes = (shape, Shrink::Along(Vec::new()));
@@ -149,10 +154,20 @@ impl Round<'_> {
         rule(&mut nodes, &narrow(demand.server()), &narrow(demand.worker()), shape).map(Spots::from)
     }
 
+    /// As [`Self::place_alone`], the first of ever smaller shapes that fits.
+    pub(crate) fn place_along(&mut self, job: usize, shapes: &[Shape]) -> Option<Spots> {
+        let (first, rest) = shapes.split_first()?;
+        if self.policy.placing != Placing::Transfer {
+            return shapes.iter().find_map(|shape| self.place_alone(job, *shape));
+        }
+        let shapes = (*first, Shrink::Along(rest.to_vec()));
+        find_first(&self.room, job, shapes, Effort::Full, self.scratch).map(|(_, spots)| spots)
+    }
+
     /// Places what starts, in the order of its policy.
     fn start_by_rule(&mut self) {
         let starting = match self.policy.allocation {
-            Allocation::MarginalGain => self.starting(),
+            Allocation::MarginalGain | Allocation::Horizon => self.starting(),
             Allocation::Drf | Allocation::Tetris | Allocation::Fifo | Allocation::Tiresias => {
                 let starts = |job: &usize| {
                     let entry = &self.entries[*job];
@@ -246,7 +261,7 @@ impl Round<'_> {
     fn smaller_by_rule(&self, job: usize) -> Vec<Shape> {
         let (whole, gains) = (self.allocated[job], &self.entries[job].gains);
         match self.policy.allocation {
-            Allocation::MarginalGain => gains.shrinking(whole),
+            Allocation::MarginalGain | Allocation::Horizon => gains.shrinking(whole),
             // What was requested, or nothing.
             Allocation::Fifo | Allocation::Tiresias => Vec::new(),
             Allocation::Drf | Allocation::Tetris => {

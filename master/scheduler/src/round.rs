@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use model::{JobId, Millis, Shape};
 
+use crate::allocate::horizon::Given;
 use crate::allocate::{Sharing, dominant_share, within};
 use crate::cache::{Cache, Warm};
 use crate::entry::{Aim, Entry, Standing, entries};
@@ -122,6 +123,11 @@ pub(crate) struct Round<'a> {
     pub(crate) takes_left: u32,
     /// Under FIFO the first job that has to wait.
     pub(crate) head: Option<usize>,
+    /// When the snapshot was taken.
+    pub(crate) now: Millis,
+    /// Under the look ahead what it says of each job, and for how long its choice holds, in s.
+    pub(crate) outlook: Vec<(usize, Given)>,
+    pub(crate) span_s: f64,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -167,6 +173,9 @@ impl<'a> Round<'a> {
             notes: BTreeMap::new(),
             takes_left: TAKES_MAX,
             head: None,
+            now: snapshot.now,
+            outlook: Vec::new(),
+            span_s: 0.0,
             scratch: &mut cache.scratch,
             entries,
             room,
@@ -352,10 +361,15 @@ impl<'a> Round<'a> {
                 *free += more;
             }
         }
-        let given = if self.policy.allocation == Allocation::MarginalGain {
-            self.share_by_gain(&jobs, free)
-        } else {
-            self.share_simply(&jobs, &free)
+        let given = match self.policy.allocation {
+            Allocation::MarginalGain => self.share_by_gain(&jobs, free),
+            Allocation::Horizon => self.share_by_outlook(&jobs, &free),
+            Allocation::Drf
+            | Allocation::Tetris
+            | Allocation::Fifo
+            | Allocation::Tiresias => {
+                self.share_simply(&jobs, &free)
+            }
         };
         self.allocated.fill(Shape::default());
         for (job, shape) in jobs.iter().zip(given) {

@@ -101,6 +101,8 @@ pub enum Allocation {
     Fifo,
     /// Least attained service first, in two queues, each what it requested; others give way.
     Tiresias,
+    /// By what each job's progress is worth to the ends of all ([`crate::allocate::horizon`]).
+    Horizon,
 }
 
 /// How a job's tasks are put on nodes.
@@ -135,6 +137,10 @@ pub struct Policy {
     pub unknown_remaining_s: f64,
     /// Tiresias: GPU seconds that a job may have had before all others come first.
     pub queue_gpu_s: f64,
+    /// Of the allocation that looks ahead: the weight that a job gains with each time that its
+    /// finish-time ratio is over 1. 0 is for the mean completion time alone; beyond 2 the mean
+    /// suffers and nobody gains (table in [`crate::allocate::horizon`]). Nobody starves at any.
+    pub fairness: f64,
 }
 
 impl Default for Policy {
@@ -147,6 +153,7 @@ impl Default for Policy {
             young_factor: 0.95,
             unknown_remaining_s: 600.0,
             queue_gpu_s: crate::baseline::tiresias::QUEUE_GPU_S,
+            fairness: 0.5,
         }
     }
 }
@@ -165,6 +172,7 @@ impl Policy {
             "optimus" => (Allocation::MarginalGain, Placing::Transfer),
             "drf" => (Allocation::Drf, Placing::Spread),
             "tetris" => (Allocation::Tetris, Placing::Pack),
+            "horizon" => (Allocation::Horizon, Placing::Transfer),
             "fifo" => (Allocation::Fifo, Placing::FirstFit),
             "tiresias" => (Allocation::Tiresias, Placing::Fill),
             _ => return None,

@@ -41,10 +41,16 @@ fn main() {
         early: knob("EARLY", settings.early),
         first_max: knob("FIRST", f64::from(settings.first_max)) as u32,
         first_power: knob("FIRSTPOW", settings.first_power),
+        nodes_factor: knob("NODES", settings.nodes_factor),
+        local_part: knob("LOCAL", settings.local_part),
         sunk: knob("SUNK", settings.sunk),
         evict: knob("EVICT", settings.evict),
         ..settings
     };
+    for (at, name) in ["SPAN", "SPANMIN", "SPANJOBS"].iter().enumerate() {
+        if std::env::var(name).is_ok() { scheduler::allocate::horizon::KNOBS[at].store(knob(name, 1.0).to_bits(), std::sync::atomic::Ordering::Relaxed); }
+    }
+    if std::env::var("COMING").is_ok() { scheduler::allocate::horizon::COMING_KNOB.store(knob("COMING", 1.0).to_bits(), std::sync::atomic::Ordering::Relaxed); }
     let detail = knob("DETAIL", 0.0) > 0.0;
     let policy = std::env::var("POLICY").unwrap_or("horizon".into());
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -57,7 +63,7 @@ fn main() {
         let options = Options { policy: policy.clone(), interval_s: if policy == "horizon" { knob("TICK", 60.0) } else { 60.0 }, ..Options::default() };
         let start = std::time::Instant::now();
         let outcome = if policy == "horizon" {
-            run_with(&profiles, &rows, 16, &options, &mut Horizon::new(settings)).unwrap()
+            run_with(&profiles, &rows, 16, &options, &mut if knob("ORACLE", 0.0) > 0.0 { Horizon::oracle(settings) } else if knob("SHARE", 0.0) > 0.0 { Horizon::sharing(settings) } else { Horizon::new(settings) }).unwrap()
         } else { run(&profiles, &rows, 16, &options).unwrap() };
         let took = start.elapsed().as_secs_f64();
         let times = outcome.completion_times();

@@ -4,4 +4,5 @@
 pub mod outcome;
 pub mod random;
 pub mod replay;
+pub mod study;
 pub mod workload;

@@ -1,6 +1,6 @@
 //! Our own policy for jobs whose batch grows with their replicas.
 
-mod outlook;
+pub(super) mod outlook;
 mod place;
 
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ pub struct Candidate<'a> {
     /// What is still to be paid of its last start.
     pub restart_left_s: f64,
     pub priority: f64,
+    /// Progress a second now and later by replicas and whether they leave one node, where these are known.
+    pub rates: Option<&'a BTreeMap<(u32, bool), (f64, f64)>>,
 }
 
 /// The rules of the cluster, and the knobs of the policy.
@@ -49,6 +51,10 @@ pub struct Settings {
     pub first_max: u32,
     /// Power of a prior rate.
     pub first_power: f64,
+    /// How much longer an exchange between nodes takes than one within, before it was timed.
+    pub nodes_factor: f64,
+    /// What an exchange within a node takes of a pass, before it was timed.
+    pub local_part: f64,
     pub sunk: f64,
     pub evict: f64,
 }
@@ -63,6 +69,8 @@ impl Default for Settings {
             early: 0.1,
             first_max: 4,
             first_power: 0.8,
+            nodes_factor: 2.0,
+            local_part: 0.1,
             sunk: 1.0,
             evict: 1.0,
         }
@@ -99,6 +107,7 @@ pub fn plan(
         .zip(&ladders)
         .map(|(job, ladder)| Stake {
             rungs: &ladder.rungs,
+            now: Some(&ladder.nows),
             work: job.work_left.max(ladder.rungs.first().map_or(0.0, |rung| rung.rate)),
             rescale_s: settings.rescale_s,
             held: ladder.held,
@@ -125,6 +134,8 @@ pub fn plan(
 struct Ladder {
     replicas: Vec<u32>,
     rungs: Vec<Rung>,
+    /// Progress a second for now.
+    nows: Vec<f64>,
     held: Option<usize>,
 }
 
@@ -140,7 +151,7 @@ impl Ladder {
         let limits = job.elastic.limits;
         let fill = limits.batch_max / limits.local_min.max(1);
         let most = job.replicas_max.min(total).min(fill).min(settings.job_nodes_max * node).max(1);
-        let most = if job.elastic.throughput.is_none() {
+        let most = if job.elastic.throughput.is_none() && job.rates.is_none() {
             most.min(settings.first_max)
         } else {
             most
@@ -153,20 +164,21 @@ impl Ladder {
         let known = memory.known.entry(job.id).or_default();
         known.refresh(job);
         let mut kept = Vec::new();
-        let mut rungs = Vec::new();
-        let mut best = 0.0;
+        let (mut rungs, mut nows) = (Vec::new(), Vec::new());
+        let mut best = (0.0, 0.0);
         for k in replicas {
             let nodes = if k == held { held_nodes.unwrap_or(1) } else { k.div_ceil(node) };
             let (now, later) = known.rates(job, (k, nodes), settings);
-            if now.max(later) <= 0.0 || (later <= best && k != held) {
+            if now <= 0.0 || later <= 0.0 || (k != held && later <= best.0 && now <= best.1) {
                 continue;
             }
-            best = later.max(best);
+            best = (later.max(best.0), now.max(best.1));
             kept.push(k);
-            rungs.push(Rung { share: f64::from(k) / f64::from(total), rate: later, now });
+            rungs.push(Rung { share: f64::from(k) / f64::from(total), rate: later });
+            nows.push(now);
         }
         let held = kept.iter().position(|k| *k == held);
-        Self { replicas: kept, rungs, held }
+        Self { replicas: kept, rungs, nows, held }
     }
 }
 

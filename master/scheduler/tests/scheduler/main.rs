@@ -8,6 +8,8 @@ mod baseline;
 mod baseline_gpus;
 mod check;
 mod golden;
+mod horizon;
+mod lookahead;
 mod loss;
 mod loss_curve;
 mod loss_forecast;

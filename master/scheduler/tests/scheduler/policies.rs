@@ -12,12 +12,13 @@ use crate::world::{
 };
 use crate::world::{shape_of, snapshot, verb_of};
 
-const ALLOCATIONS: [Allocation; 5] = [
+const ALLOCATIONS: [Allocation; 6] = [
     Allocation::MarginalGain,
     Allocation::Drf,
     Allocation::Tetris,
     Allocation::Fifo,
     Allocation::Tiresias,
+    Allocation::Horizon,
 ];
 const PLACINGS: [Placing; 5] =
     [Placing::Transfer, Placing::Spread, Placing::Pack, Placing::FirstFit, Placing::Fill];
@@ -69,7 +70,7 @@ proptest! {
 
 #[test]
 fn names_are_known() {
-    for name in ["optimus", "drf", "tetris", "fifo", "tiresias"] {
+    for name in ["optimus", "drf", "tetris", "fifo", "tiresias", "horizon"] {
         assert!(Policy::by_name(name).is_some(), "{name}");
     }
     assert_eq!(Policy::by_name("optimus"), Some(Policy::default()));

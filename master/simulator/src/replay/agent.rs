@@ -42,6 +42,10 @@ impl Agent {
         }
     }
 
+    pub(super) fn rows(&self) -> &[Observation] {
+        &self.rows
+    }
+
     /// True once steps were timed.
     pub(super) fn has_learned(&self) -> bool {
         self.throughput.is_some()

@@ -93,6 +93,7 @@ impl<'a> Job<'a> {
             executed_s: self.executed_s,
             restarts,
             elastic: self.agent.as_ref().map(|agent| agent.elastic(restarts, age_s)),
+            timed: self.agent.as_ref().map_or(&[], Agent::rows),
             restart_left_s: self.delay_s,
             epoch: self.epoch,
             epochs,

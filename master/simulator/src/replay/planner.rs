@@ -3,6 +3,7 @@
 use std::fmt;
 
 use scheduler::baseline::gpus::Replicas;
+use scheduler::goodput::fit::Observation;
 use scheduler::goodput::{Elastic, Limits};
 
 use super::app::App;
@@ -81,6 +82,8 @@ pub struct JobView<'a> {
     pub work_left: f64,
     /// What was learned of its goodput, where batches are chosen by it.
     pub elastic: Option<Elastic>,
+    /// Times of its steps, one for each shape and batch that was timed.
+    pub timed: &'a [Observation],
     /// The truth about it: for oracles only.
     pub app: &'a App,
 }

@@ -33,6 +33,9 @@ impl Known {
         (replicas, nodes): (u32, u32),
         settings: &Settings,
     ) -> (f64, f64) {
+        if let Some(rates) = job.rates {
+            return rates.get(&(replicas, nodes > 1)).copied().unwrap_or((0.0, 0.0));
+        }
         let Some(throughput) = self.throughput else {
             let whole = job.work_done + job.work_left;
             let rate = whole / settings.unknown_s * libm::pow(f64::from(replicas), settings.first_power);
@@ -40,6 +43,7 @@ impl Known {
         };
         *self.rates.entry((replicas, nodes > 1)).or_insert_with(|| {
             let limits = &job.elastic.limits;
+            let throughput = prior(throughput, limits.initial.min(limits.local_max), settings);
             let rate = |gradient: &Gradient| {
                 let choice = batch::best(&throughput, gradient, limits, Spread::new(nodes, replicas));
                 choice.map_or(0.0, |choice| choice.goodput / f64::from(limits.initial.max(1)))
@@ -65,3 +69,24 @@ fn later(job: &Candidate<'_>, settings: &Settings) -> Gradient {
     }
     Gradient { sqr, var }
 }
+
+/// The throughput with what exchanges cost that were not timed.
+pub(in crate::goodput) fn prior(
+    mut throughput: Throughput,
+    local: u32,
+    settings: &Settings,
+) -> Throughput {
+    if throughput.alpha_r <= UNTIMED_S {
+        throughput.alpha_r = settings.local_part * throughput.grad_s(local);
+        if throughput.alpha_n > UNTIMED_S {
+            throughput.alpha_r = throughput.alpha_r.min(throughput.alpha_n);
+        }
+    }
+    if throughput.alpha_n <= 1.1 * throughput.alpha_r * (1.0 + 1e-9) || throughput.alpha_n <= UNTIMED_S {
+        throughput.alpha_n = settings.nodes_factor * throughput.alpha_r;
+    }
+    throughput
+}
+
+/// What an exchange is taken to last that was not timed, and a little more.
+const UNTIMED_S: f64 = 2e-8;

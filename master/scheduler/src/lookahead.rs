@@ -1,0 +1,355 @@
+//! A round by the policy that looks ahead ([`crate::allocate::horizon`]).
+//!
+//! What each job should have is chosen from the cluster's total. Then running jobs that give
+//! something up do so on the nodes that they hold; who starts takes what is free, or, where that
+//! is only being given up, waits for it and its room is kept; and running jobs that get more move
+//! where it fits beside all that. Whoever finds no place at all is left out, and his share goes to
+//! the others.
+
+use model::Shape;
+
+use crate::allocate::horizon::{Given, Room as Books, Rung, Stake, horizon, ladder};
+use crate::allocate::within;
+use crate::entry::{Entry, Standing};
+use crate::place::{find, find_on};
+use crate::plan::Words;
+use crate::room::{Amounts, Demand, Spots, View};
+use crate::round::{Made, Round, Stage};
+use crate::snapshot::Want;
+
+/// Times that everything is chosen anew without those who cannot be placed.
+const TRIES_MAX: u32 = 3;
+/// Weights of the low end, the middle and the high end of a central 80 % range in the mean of
+/// what it describes (Swanson's rule).
+const SWANSON: [f64; 3] = [0.3, 0.4, 0.3];
+
+/// What the jobs take from the cluster's total.
+struct Total<'a> {
+    left: Amounts,
+    jobs: Vec<(&'a Demand, &'a [Shape])>,
+}
+
+impl Books for Total<'_> {
+    fn moves(&mut self, job: usize, from: Option<usize>, to: Option<usize>) -> bool {
+        let (demand, shapes) = self.jobs[job];
+        let need = |kind: usize, rung: Option<usize>| {
+            rung.map_or(0, |rung| demand.of_kind(kind, shapes[rung]))
+        };
+        let fits = |(kind, left): (usize, &i128)| {
+            let (before, after) = (need(kind, from), need(kind, to));
+            after <= before || after - before <= *left
+        };
+        let fits = self.left.iter().enumerate().all(fits);
+        if fits {
+            for (kind, left) in self.left.iter_mut().enumerate() {
+                *left += need(kind, from) - need(kind, to);
+            }
+        }
+        fits
+    }
+}
+
+impl Round<'_> {
+    pub(crate) fn run_lookahead(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
+        self.serve_fixed();
+        for attempt in 1..=TRIES_MAX {
+            self.allocate();
+            watch(Stage::Allocated);
+            self.give_up();
+            self.start_or_reserve();
+            let out: Vec<usize> = self
+                .left_out(|entry| entry.is_share() && !entry.placed)
+                .into_iter()
+                .filter(|job| !self.allocated[*job].is_empty())
+                .collect();
+            if out.is_empty() || attempt == TRIES_MAX {
+                break;
+            }
+            self.undo();
+            for job in out {
+                self.admitted[job] = true;
+                let idle = self.idle(job);
+                self.room.set(job, idle);
+            }
+        }
+        self.grow();
+        self.idle_rest();
+        self.say_why();
+        self.made()
+    }
+
+    /// What the look ahead gives these jobs of a total.
+    pub(crate) fn share_by_outlook(&mut self, jobs: &[usize], free: &[i128]) -> Vec<Shape> {
+        let mut left = free.to_vec();
+        let (stays, asks): (Vec<usize>, Vec<usize>) =
+            jobs.iter().copied().partition(|job| self.stands_on_closed(*job));
+        for job in &stays {
+            let open = self.room.hold(*job).goal.iter();
+            let open = open.filter(|(node, _)| self.room.is_open(*node)).map(|(_, here)| *here);
+            let held = crate::room::sum_of(open);
+            for (left, need) in left.iter_mut().zip(self.room.demand(*job).of(held)) {
+                *left -= need;
+            }
+        }
+        let (ladders, rungs): (Vec<Vec<Rung>>, Vec<Vec<Shape>>) =
+            asks.iter().map(|job| self.ladder(*job)).unzip();
+        let stakes: Vec<Stake<'_>> = asks
+            .iter()
+            .zip(ladders.iter().zip(&rungs))
+            .map(|(job, (ladder, shapes))| self.stake(*job, ladder, shapes))
+            .collect();
+        let capacity = capacity(&left, self.room.total());
+        let demands = asks.iter().map(|job| self.room.demand(*job));
+        let mut total =
+            Total { left, jobs: demands.zip(rungs.iter().map(Vec::as_slice)).collect() };
+        let choice = horizon(&stakes, capacity, self.policy.fairness, &mut total);
+        let mut given: Vec<Shape> = vec![Shape::default(); self.entries.len()];
+        for job in &stays {
+            given[*job] = self.current_shape(*job);
+        }
+        for ((job, shapes), one) in asks.iter().zip(&rungs).zip(&choice.given) {
+            given[*job] = one.rung.map_or_else(Shape::default, |rung| shapes[rung]);
+        }
+        self.outlook = asks.iter().copied().zip(choice.given.iter().copied()).collect();
+        self.span_s = choice.span_s;
+        jobs.iter().map(|job| given[*job]).collect()
+    }
+
+    /// A job on a node that takes nothing new stays as it is: elsewhere it would have to start
+    /// all its tasks again.
+    fn stands_on_closed(&self, job: usize) -> bool {
+        let mut spots = self.room.hold(job).current.iter();
+        self.entries[job].standing == Standing::Running
+            && spots.any(|(node, _)| !self.room.is_open(*node))
+    }
+
+    /// What a running job holds.
+    fn held(&self, job: usize) -> Option<Shape> {
+        (self.entries[job].standing == Standing::Running).then(|| self.current_shape(job))
+    }
+
+    fn ladder(&self, job: usize) -> (Vec<Rung>, Vec<Shape>) {
+        let (demand, total) = (self.room.demand(job), self.room.total());
+        let share = |shape: Shape| {
+            let shares = demand.of(shape).zip(total);
+            shares
+                .map(|(need, total)| crate::allocate::dominant_share(&[need], &[*total]))
+                .fold(0.0, f64::max)
+        };
+        ladder(&self.entries[job].gains, self.held(job), &share)
+    }
+
+    fn stake<'s>(&self, job: usize, rungs: &'s [Rung], shapes: &[Shape]) -> Stake<'s> {
+        let entry = &self.entries[job];
+        let (now, arrival) = (self.now, entry.input.arrival);
+        let attained_s = entry.input.attained_s;
+        let attained_s = if attained_s.is_finite() && attained_s > 0.0 { attained_s } else { 0.0 };
+        let held = self.held(job);
+        // What it had is counted in GPUs, or in tasks where it uses none.
+        let unit_share = |shape: Shape, share: f64| {
+            let each = entry.input.worker.gpus.saturating_mul(u64::from(shape.workers));
+            let tasks = u64::from(shape.servers) + u64::from(shape.workers);
+            let units = if each > 0 { each } else { tasks };
+            share / f64::from(u32::try_from(units.max(1)).unwrap_or(u32::MAX))
+        };
+        let at = held.and_then(|held| shapes.iter().position(|shape| *shape == held));
+        let size = at.unwrap_or(0);
+        Stake {
+            now: None,
+            keep_s: 0.0,
+            evict_s: 0.0,
+            rungs,
+            work: expected_work(entry, attained_s, shapes[size]),
+            rescale_s: entry.cost_s,
+            held: at,
+            started: entry.input.current.is_some() || attained_s > 0.0,
+            age_s: now.seconds_since(arrival),
+            had: attained_s * unit_share(shapes[size], rungs[size].share),
+            priority: entry.gains.weight,
+        }
+    }
+
+    /// Running jobs that get less give it up on the nodes that they hold, or everything.
+    fn give_up(&mut self) {
+        for job in self.running_apart() {
+            let (allocated, held) = (self.allocated[job], self.current_shape(job));
+            if !within(allocated, held) {
+                continue;
+            }
+            let before = self.room.hold(job).current.clone();
+            self.room.lift(job);
+            let nodes: Vec<usize> = before.iter().map(|(node, _)| *node).collect();
+            let spots = if allocated.is_empty() {
+                Spots::default()
+            } else {
+                let found = find_on(&self.room, job, allocated, (View::Both, &nodes), self.scratch);
+                found.unwrap_or(before)
+            };
+            self.room.lower(job, spots.clone(), spots);
+        }
+    }
+
+    /// Running sharing jobs whose part is another than what they hold, by arrival.
+    fn running_apart(&self) -> Vec<usize> {
+        let apart = |job: &usize| {
+            let entry = &self.entries[*job];
+            entry.is_share()
+                && entry.standing == Standing::Running
+                && self.allocated[*job] != self.current_shape(*job)
+        };
+        self.order.iter().copied().filter(apart).collect()
+    }
+
+    /// Places who starts: on what is free, or on what will be.
+    fn start_or_reserve(&mut self) {
+        for job in self.starting() {
+            let whole = self.allocated[job];
+            if whole.is_empty() {
+                continue;
+            }
+            let before = self.room.hold(job).next.clone();
+            self.room.lift(job);
+            let (next, goal) = self.placed_or_kept(job, whole);
+            self.entries[job].placed = !goal.is_empty();
+            if goal.is_empty() {
+                self.room.lower(job, before.clone(), before);
+            } else {
+                self.room.lower(job, next, goal);
+            }
+        }
+    }
+
+    /// Where a lifted job goes now and in the end; nothing where it fits nowhere.
+    fn placed_or_kept(&mut self, job: usize, whole: Shape) -> (Spots, Spots) {
+        if let Some(spots) = self.place_alone(job, whole) {
+            return (spots.clone(), spots);
+        }
+        // One that runs already cannot hold its old place and wait for another.
+        let waits = self.entries[job].standing == Standing::Waiting && self.room.awaits_room();
+        if waits && let Some(spots) = find(&self.room, job, whole, View::Then, self.scratch) {
+            return (Spots::default(), spots);
+        }
+        let smaller = self.entries[job].gains.shrinking(whole);
+        if let Some(spots) = self.place_along(job, &smaller) {
+            return (spots.clone(), spots);
+        }
+        let least = self.entries[job].gains.least;
+        let kept = waits.then(|| find(&self.room, job, least, View::Then, self.scratch)).flatten();
+        (Spots::default(), kept.unwrap_or_default())
+    }
+
+    /// Everything back to where it was before this attempt.
+    fn undo(&mut self) {
+        for job in self.order.clone() {
+            let entry = &mut self.entries[job];
+            if !entry.is_share() {
+                continue;
+            }
+            if entry.standing == Standing::Running {
+                let current = self.room.hold(job).current.clone();
+                self.room.set(job, current);
+            } else if entry.placed {
+                entry.placed = false;
+                let idle = self.idle(job);
+                self.room.set(job, idle);
+            }
+        }
+    }
+
+    /// Running jobs whose part is more, or of another kind, move where it fits: whole, or as much
+    /// of it as still pays.
+    fn grow(&mut self) {
+        for job in self.running_apart() {
+            let (whole, held) = (self.allocated[job], self.current_shape(job));
+            if within(whole, held) {
+                continue;
+            }
+            let before = self.room.hold(job).next.clone();
+            self.room.lift(job);
+            let entry = &self.entries[job];
+            let lost = if self.span_s > entry.cost_s { entry.cost_s / self.span_s } else { 1.0 };
+            let held_s = entry.gains.seconds_left(held);
+            let pays = |shape: &Shape| {
+                entry.gains.seconds_left(*shape) < held_s * (1.0 - lost) && within(held, *shape)
+            };
+            let smaller: Vec<Shape> =
+                entry.gains.shrinking(whole).into_iter().filter(pays).collect();
+            let found = self.place_alone(job, whole).or_else(|| self.place_along(job, &smaller));
+            let spots = found.unwrap_or(before);
+            self.room.lower(job, spots.clone(), spots);
+        }
+    }
+
+    /// One sentence with the numbers for those who wait, shrink or give everything up.
+    fn say_why(&mut self) {
+        for (job, given) in std::mem::take(&mut self.outlook) {
+            let hold = self.room.hold(job);
+            let (before, after) = (self.current_shape(job), crate::room::shape_of(&hold.next));
+            let allocated = self.allocated[job];
+            let runs = self.entries[job].standing == Standing::Running;
+            let waits = self.entries[job].standing == Standing::Waiting;
+            let text = if waits && allocated.is_empty() && hold.goal.is_empty() {
+                if self.admitted[job] {
+                    continue;
+                }
+                format!("waits: all jobs together end sooner with others first{}", ahead(given))
+            } else if runs && after.is_empty() {
+                format!(
+                    "gives everything up: all jobs together end sooner with others first{}",
+                    ahead(given)
+                )
+            } else if runs && after != before && within(after, before) {
+                format!(
+                    "goes from {before} to {after}: the rest is worth more to others{}",
+                    ahead(given)
+                )
+            } else {
+                continue;
+            };
+            self.notes.insert(job, Words::Plain(text));
+        }
+    }
+}
+
+/// When a job is projected to end.
+fn ahead(given: Given) -> String {
+    match given.end_s.filter(|end_s| end_s.is_finite()) {
+        Some(end_s) => format!(", it is projected to end in {end_s:.0} s"),
+        None => String::new(),
+    }
+}
+
+/// The largest part of any kind that is free.
+fn capacity(left: &[i128], total: &[i128]) -> f64 {
+    let part = |(left, total): (&i128, &i128)| {
+        if *total > 0 && *left > 0 {
+            crate::allocate::dominant_share(&[*left], &[*total]).min(1.0)
+        } else {
+            0.0
+        }
+    };
+    left.iter().zip(total).map(part).fold(0.0, f64::max)
+}
+
+/// Work left: the mean of its range; of a job whose end is not known at least as much as it did
+/// up to now, as long ones are met more often.
+fn expected_work(entry: &Entry<'_>, attained_s: f64, shape: Shape) -> f64 {
+    let Some(pace) = entry.gains.progress else { return 1.0 };
+    let Want::Share { remaining, .. } = &entry.input.want else { return pace.work };
+    let sound = |value: f64| value.is_finite() && value >= 0.0;
+    let mean = match remaining.filter(|_| !entry.young) {
+        Some(left) if sound(left.low) && sound(left.high) && left.low <= left.high => {
+            let [low, value, high] = SWANSON;
+            low * left.low + value * left.value + high * left.high
+        }
+        Some(_) => pace.work,
+        None => {
+            let each = entry.input.worker.gpus.saturating_mul(u64::from(shape.workers));
+            let tasks = u64::from(shape.servers) + u64::from(shape.workers);
+            let units = if each > 0 { each } else { tasks };
+            let ran_s = attained_s / f64::from(u32::try_from(units.max(1)).unwrap_or(u32::MAX));
+            pace.work.max(pace.speed.work_per_s(shape) * ran_s)
+        }
+    };
+    if mean.is_finite() { mean } else { pace.work }
+}

@@ -1,0 +1,106 @@
+//! Rounds of the policy that looks ahead.
+
+use model::{Millis, Shape};
+use scheduler::plan::{Plan, Verb};
+use scheduler::snapshot::{Policy, Remaining, Snapshot, Want};
+use scheduler::{Cache, check, plan};
+
+use crate::world::{carry_out, decision_of, is_still, job, nodes, resources, scalable, share};
+use crate::world::{running, shape_of, snapshot, verb_of};
+
+fn planned(world: &Snapshot) -> Plan {
+    let policy = Policy::by_name("horizon").expect("known");
+    let plan = plan(world, &policy, &mut Cache::default());
+    assert_eq!(check(world, &plan), Vec::<String>::new(), "{plan:#?}\n{world:#?}");
+    plan
+}
+
+/// Rounds until nothing changes.
+fn settled(world: &mut Snapshot) {
+    for _ in 0..12 {
+        let plan = planned(world);
+        carry_out(world, &plan);
+        if is_still(&plan) {
+            return;
+        }
+    }
+    panic!("never comes to rest: {world:#?}");
+}
+
+#[test]
+fn alone_a_job_starts_at_its_best_size() {
+    let mut one = job(1, share(scalable(), 1e5));
+    one.max = Shape::new(4, 16);
+    let world = snapshot(nodes(4, &resources(8000, 64, 0)), vec![one]);
+    let shape = shape_of(verb_of(&planned(&world), 1)).expect("starts");
+    assert!(shape.workers > 8, "{shape}");
+}
+
+#[test]
+fn a_short_job_takes_room_from_a_long_one_and_gets_it_once_it_is_free() {
+    let mut long = job(1, share(scalable(), 1e6));
+    let mut short = job(2, share(scalable(), 2e3));
+    (long.max, short.max) = (Shape::new(8, 16), Shape::new(8, 16));
+    let long = running(long, &[("n01", 2, 7), ("n02", 2, 7)]);
+    let mut world = snapshot(nodes(2, &resources(8000, 64, 0)), vec![long, short]);
+    let first = planned(&world);
+    let given = shape_of(verb_of(&first, 1)).expect("gives tasks up");
+    assert!(given.workers < 14, "{first:#?}");
+    assert!(decision_of(&first, 1).reason.text().contains("worth more to others"), "{first:#?}");
+    assert_eq!(verb_of(&first, 2), &Verb::Wait);
+    assert!(decision_of(&first, 2).reason.text().contains("waits for room that j1"), "{first:#?}");
+    carry_out(&mut world, &first);
+    let second = planned(&world);
+    let started = shape_of(verb_of(&second, 2)).expect("starts in the next round");
+    assert!(started.workers >= given.workers, "{second:#?}");
+    carry_out(&mut world, &second);
+    settled(&mut world);
+}
+
+#[test]
+fn who_waits_is_told_why() {
+    // One node for one job at a time: each takes at least all of it.
+    let hog = |id, work| {
+        let mut one = job(id, share(scalable(), work));
+        (one.min, one.max) = (Shape::new(2, 7), Shape::new(2, 7));
+        one
+    };
+    let world = snapshot(nodes(1, &resources(8000, 64, 0)), vec![hog(1, 1e6), hog(2, 1e3)]);
+    let plan = planned(&world);
+    assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(2, 7)), "{plan:#?}");
+    assert_eq!(verb_of(&plan, 1), &Verb::Wait);
+    let text = decision_of(&plan, 1).reason.text();
+    assert!(text.contains("others first, it is projected to end in"), "{text}");
+}
+
+#[test]
+fn a_job_whose_end_is_not_known_counts_with_what_it_ran() {
+    let unknown = |id, attained_s| {
+        let mut one = job(id, Want::Share { speed: scalable(), remaining: None });
+        (one.max, one.attained_s) = (Shape::new(8, 16), attained_s);
+        running(one, &[("n01", 1, 1)])
+    };
+    let world = snapshot(nodes(2, &resources(8000, 64, 0)), vec![unknown(1, 1e6), unknown(2, 1e3)]);
+    let plan = planned(&world);
+    let [old, young] = [1, 2].map(|id| decision_of(&plan, id).reason.allocated.workers);
+    assert!(young > old, "the one that ran long runs longer: {plan:#?}");
+}
+
+#[test]
+fn nothing_new_changes_nothing() {
+    let jobs = (1..=12).map(|id| {
+        let mut one = job(id, share(scalable(), 1e3 * f64::from(u32::try_from(id * id).unwrap())));
+        one.arrival = Millis(id * 1000);
+        one
+    });
+    let mut world = snapshot(nodes(6, &resources(8000, 64, 0)), jobs.collect());
+    settled(&mut world);
+    assert!(is_still(&planned(&world)));
+    // Neither do small news.
+    for job in &mut world.jobs {
+        if let Want::Share { remaining: Some(Remaining { value, low, high }), .. } = &mut job.want {
+            (*value, *low, *high) = (*value * 0.999, *low * 0.999, *high * 0.999);
+        }
+    }
+    assert!(is_still(&planned(&world)));
+}
