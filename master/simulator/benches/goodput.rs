@@ -43,6 +43,8 @@ fn main() {
         first_power: knob("FIRSTPOW", settings.first_power),
         nodes_factor: knob("NODES", settings.nodes_factor),
         local_part: knob("LOCAL", settings.local_part),
+        grow: knob("GROW", settings.grow),
+        settle_s: knob("SETTLE", settings.settle_s),
         sunk: knob("SUNK", settings.sunk),
         evict: knob("EVICT", settings.evict),
         ..settings

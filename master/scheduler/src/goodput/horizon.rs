@@ -55,6 +55,10 @@ pub struct Settings {
     pub nodes_factor: f64,
     /// What an exchange within a node takes of a pass, before it was timed.
     pub local_part: f64,
+    /// A job is given at most so many times the replicas that it was timed with.
+    pub grow: f64,
+    /// Seconds from its start on in which a job is not changed for what it is found to do.
+    pub settle_s: f64,
     pub sunk: f64,
     pub evict: f64,
 }
@@ -71,6 +75,8 @@ impl Default for Settings {
             first_power: 0.8,
             nodes_factor: 2.0,
             local_part: 0.1,
+            grow: 1000.0,
+            settle_s: 0.0,
             sunk: 1.0,
             evict: 1.0,
         }
@@ -153,6 +159,14 @@ impl Ladder {
         let most = job.replicas_max.min(total).min(fill).min(settings.job_nodes_max * node).max(1);
         let most = if job.elastic.throughput.is_none() && job.rates.is_none() {
             most.min(settings.first_max)
+        } else {
+            most
+        };
+        let timed = job.elastic.replicas_max.div_ceil(2).max(1);
+        let most = if job.rates.is_none() && job.elastic.throughput.is_some() {
+            let most = f64::from(most).min(settings.grow * f64::from(timed.max(4)));
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "WIP")]
+            (most as u32)
         } else {
             most
         };

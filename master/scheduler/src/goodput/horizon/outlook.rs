@@ -48,7 +48,11 @@ impl Known {
                 let choice = batch::best(&throughput, gradient, limits, Spread::new(nodes, replicas));
                 choice.map_or(0.0, |choice| choice.goodput / f64::from(limits.initial.max(1)))
             };
-            (rate(&job.elastic.gradient), rate(&later(job, settings)))
+            let (now, later) = (rate(&job.elastic.gradient), rate(&later(job, settings)));
+            // What is measured in the very beginning is soon out of date.
+            let soon = settings.settle_s * now;
+            let part = soon / (soon + job.work_done);
+            (if part.is_finite() { now + (later - now) * part } else { now }, later)
         })
     }
 }
