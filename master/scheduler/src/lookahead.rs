@@ -13,15 +13,18 @@ use crate::allocate::within;
 use crate::entry::{Entry, Standing};
 use crate::place::{find, find_on};
 use crate::plan::Words;
-use crate::room::{Amounts, Demand, Spots, View};
+use crate::room::{Amounts, Demand, Spots, View, shape_of};
 use crate::round::{Made, Round, Stage};
-use crate::snapshot::Want;
+use crate::snapshot::{Placing, Want};
 
 /// Times that everything is chosen anew without those who cannot be placed.
 const TRIES_MAX: u32 = 3;
 /// Weights of the low end, the middle and the high end of a central 80 % range in the mean of
 /// what it describes (Swanson's rule).
 const SWANSON: [f64; 3] = [0.3, 0.4, 0.3];
+
+/// A round must leave everything worth more than it was: rounding only.
+const BETTER: f64 = 1e-9;
 
 /// What the jobs take from the cluster's total.
 struct Total<'a> {
@@ -73,6 +76,9 @@ impl Round<'_> {
             }
         }
         self.grow();
+        if !self.is_better() {
+            self.stay();
+        }
         self.idle_rest();
         self.say_why();
         self.made()
@@ -112,6 +118,9 @@ impl Round<'_> {
         }
         self.outlook = asks.iter().copied().zip(choice.given.iter().copied()).collect();
         self.span_s = choice.span_s;
+        if self.prices.is_empty() {
+            self.prices = self.outlook.iter().map(|(job, given)| (*job, given.price)).collect();
+        }
         jobs.iter().map(|job| given[*job]).collect()
     }
 
@@ -221,11 +230,11 @@ impl Round<'_> {
 
     /// Where a lifted job goes now and in the end; nothing where it fits nowhere.
     fn placed_or_kept(&mut self, job: usize, whole: Shape) -> (Spots, Spots) {
-        if let Some(spots) = self.place_alone(job, whole) {
+        if let Some(spots) = self.place_now(job, whole) {
             return (spots.clone(), spots);
         }
         // One that runs already cannot hold its old place and wait for another.
-        let waits = self.entries[job].standing == Standing::Waiting && self.room.awaits_room();
+        let waits = self.entries[job].standing == Standing::Waiting && self.may_await();
         if waits && let Some(spots) = find(&self.room, job, whole, View::Then, self.scratch) {
             return (Spots::default(), spots);
         }
@@ -236,6 +245,19 @@ impl Round<'_> {
         let least = self.entries[job].gains.least;
         let kept = waits.then(|| find(&self.room, job, least, View::Then, self.scratch)).flatten();
         (Spots::default(), kept.unwrap_or_default())
+    }
+
+    /// True where room is being given up and can be kept for a job: only the search for the least
+    /// transfer finds the same place again in the next round.
+    fn may_await(&self) -> bool {
+        self.room.awaits_room() && self.policy.placing == Placing::Transfer
+    }
+
+    /// A place that is free, by the policy's rule if that finds one: room that was kept for the
+    /// job in another way must not be lost.
+    fn place_now(&mut self, job: usize, shape: Shape) -> Option<Spots> {
+        self.place_alone(job, shape)
+            .or_else(|| find(&self.room, job, shape, View::Both, self.scratch))
     }
 
     /// Everything back to where it was before this attempt.
@@ -256,35 +278,89 @@ impl Round<'_> {
         }
     }
 
-    /// Running jobs whose part is more, or of another kind, move where it fits: whole, or as much
-    /// of it as still pays.
+    /// Running jobs whose part is more, or of another kind, move where it fits now or will fit
+    /// once others have given up theirs: whole, or as much of it as still pays.
     fn grow(&mut self) {
         for job in self.running_apart() {
             let (whole, held) = (self.allocated[job], self.current_shape(job));
             if within(whole, held) {
                 continue;
             }
-            let before = self.room.hold(job).next.clone();
+            let before = self.room.hold(job).current.clone();
             self.room.lift(job);
-            let entry = &self.entries[job];
-            let lost = if self.span_s > entry.cost_s { entry.cost_s / self.span_s } else { 1.0 };
-            let held_s = entry.gains.seconds_left(held);
-            let pays = |shape: &Shape| {
-                entry.gains.seconds_left(*shape) < held_s * (1.0 - lost) && within(held, *shape)
+            let kept = if let Some(spots) = self.place_now(job, whole) {
+                (spots.clone(), spots)
+            } else {
+                let later = self.may_await();
+                let later = later.then(|| find(&self.room, job, whole, View::Then, self.scratch));
+                match later.flatten() {
+                    Some(goal) => (before, goal),
+                    None => {
+                        let spots = self.place_more(job, whole, held).unwrap_or(before);
+                        (spots.clone(), spots)
+                    }
+                }
             };
-            let smaller: Vec<Shape> =
-                entry.gains.shrinking(whole).into_iter().filter(pays).collect();
-            let found = self.place_alone(job, whole).or_else(|| self.place_along(job, &smaller));
-            let spots = found.unwrap_or(before);
-            self.room.lower(job, spots.clone(), spots);
+            self.room.lower(job, kept.0, kept.1);
         }
+    }
+
+    /// The most of a whole that fits now, if that pays.
+    fn place_more(&mut self, job: usize, whole: Shape, held: Shape) -> Option<Spots> {
+        let gains = &self.entries[job].gains;
+        let least_s = gains.seconds_left(held) * (1.0 - self.lost(job));
+        let pays = |shape: &Shape| within(held, *shape) && gains.seconds_left(*shape) < least_s;
+        let smaller: Vec<Shape> = gains.shrinking(whole).into_iter().filter(pays).collect();
+        self.place_along(job, &smaller)
+    }
+
+    /// Part of the span that a running job loses by a change.
+    fn lost(&self, job: usize) -> f64 {
+        let cost_s = self.entries[job].cost_s;
+        if self.span_s > cost_s { cost_s / self.span_s } else { 1.0 }
+    }
+
+    /// True where what everybody is to hold in the end is worth more than what runs now: what
+    /// the nodes' boundaries left of the choice may not be. One measure for all rounds, so that
+    /// none undoes what another did.
+    fn is_better(&self) -> bool {
+        let (mut then, mut now) = (0.0, 0.0);
+        for (job, price) in &self.prices {
+            let entry = &self.entries[*job];
+            let rate = |shape: Shape| {
+                let seconds = entry.gains.seconds_left(shape);
+                let work = entry.gains.progress.map_or(1.0, |pace| pace.work);
+                if seconds > 0.0 && seconds.is_finite() { work / seconds } else { 0.0 }
+            };
+            let goal = shape_of(&self.room.hold(*job).goal);
+            let held = self.held(*job).unwrap_or_default();
+            let kept = if entry.standing == Standing::Running && goal != held {
+                1.0 - self.lost(*job)
+            } else {
+                1.0
+            };
+            then += price * kept * rate(goal);
+            now += price * rate(held);
+        }
+        then > now * (1.0 + BETTER)
+    }
+
+    /// What runs stays; who waits starts on what is free.
+    fn stay(&mut self) {
+        self.undo();
+        for job in self.order.clone() {
+            if self.entries[job].is_share() && self.entries[job].standing == Standing::Running {
+                self.allocated[job] = self.current_shape(job);
+            }
+        }
+        self.start_or_reserve();
     }
 
     /// One sentence with the numbers for those who wait, shrink or give everything up.
     fn say_why(&mut self) {
         for (job, given) in std::mem::take(&mut self.outlook) {
             let hold = self.room.hold(job);
-            let (before, after) = (self.current_shape(job), crate::room::shape_of(&hold.next));
+            let (before, after) = (self.current_shape(job), shape_of(&hold.next));
             let allocated = self.allocated[job];
             let runs = self.entries[job].standing == Standing::Running;
             let waits = self.entries[job].standing == Standing::Waiting;

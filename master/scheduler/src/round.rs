@@ -128,6 +128,8 @@ pub(crate) struct Round<'a> {
     /// Under the look ahead what it says of each job, and for how long its choice holds, in s.
     pub(crate) outlook: Vec<(usize, Given)>,
     pub(crate) span_s: f64,
+    /// What a unit of each job's work was worth before anybody was left out.
+    pub(crate) prices: Vec<(usize, f64)>,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -176,6 +178,7 @@ impl<'a> Round<'a> {
             now: snapshot.now,
             outlook: Vec::new(),
             span_s: 0.0,
+            prices: Vec::new(),
             scratch: &mut cache.scratch,
             entries,
             room,

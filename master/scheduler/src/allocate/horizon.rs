@@ -1,4 +1,77 @@
-//! HEADER
+//! Looking ahead: what each job's progress is worth to the ends of all.
+//!
+//! # The rule
+//! Let `n` jobs be present, job `i` with work `x_i` left and rates `s_i(k)` on a share `k` of the
+//! cluster. Let `V(x)` be the least sum of the times to their ends. While nobody comes, `V` falls
+//! by `n` in a second, so its slopes `c_i = ∂V/∂x_i`, the *prices* of a unit of work, obey
+//!
+//! `n = max over shares with Σ k_i ≤ 1 of Σ c_i · s_i(k_i)`.
+//!
+//! If the order of the ends is known, a price does not depend on who ends before: from the last to
+//! end backwards, each job's price is the least `c_k = min over k of (K − G(1 − k)) / s(k)`, with
+//! `K` the jobs from it to the last and `G` the most that those behind it make of what is left.
+//! This is the general concave case of heSRPT (Berg et al., 2020) as SmartFill solves it (Li et
+//! al., 2025: constant ratios of derivatives), with measured ladders instead of formulas and
+//! another one for each job. The order is by time alone at first, then taken from the projection
+//! of the prices' own shares, as long as the sum of ends falls.
+//!
+//! What goes beyond that:
+//! - **Jobs to come** count as `2·√n` jobs that end after all others and use a share with its
+//!   power 0.7: they make wasteful sizes dearer, and hold against both errors and long jobs.
+//! - **Rescales** are weighed where rungs are chosen: a rung other than the one held is worth less
+//!   by the part of a span that the rescale takes; the span is the projected mean time to an end
+//!   over the number of jobs (12 at most). Worths then jump, so rungs are chosen together by a
+//!   knapsack of exact shares, and leaving everything as it is wins every tie. A first start is
+//!   free, so it is at the right size.
+//! - **Fairness**: a job counts `1 + fairness·(ρ − 1)` times, ρ its finish-time ratio if it had
+//!   its equal share from now on: (age + time alone) / (time alone + what it had, as time on an
+//!   equal share). It grows with age, whatever the job's length.
+//! - **Nobody starves**: who has been there for ten times what his work takes on his own share (of
+//!   16 at most) has his least rung before all others, in order of age, in half of what there is.
+//!   The jobs before him there are finitely many and none comes in between.
+//!
+//! # What it costs
+//! Pricing takes O(R log) for R rungs of all jobs together. With up to 64 jobs the projection
+//! is followed from end to end, O(n²·rungs) each of at most 5 times. The knapsack takes the 32
+//! jobs furthest from what they should have, 32 · 512 · rungs steps; the others keep what they
+//! hold, and what is left then is given out step by step.
+//!
+//! # What was tried
+//! On the workload of the study (`simulator::study`), tuned on seeds 1001 to 1100. Mean JCT and
+//! makespan against the paper's allocation at 600 s rounds; finish-time ratio at p99.
+//!
+//! | rule | JCT | makespan | ratio |
+//! |---|---|---|---|
+//! | the paper's at each event | 0.865 | 0.980 | 2.79 |
+//! | a few weightings of gain, each rolled forward (the crude study before) | 0.61 | 1.06 | |
+//! | prices alone, free of jobs to come, rescales weighed over 100 s | 0.515 | 0.990 | 2.46 |
+//! | the same, rescales over 1000 s (nearly not weighed) | 0.530 | 0.990 | 2.60 |
+//! | a makespan's weight of 1, 2, 4 jobs in the sum | 0.522, 0.530, 0.549 | 0.984, 0.981, 0.979 | 2.4 |
+//! | a price on every slot second beside (0.1, 1 times) | 0.507, 0.547 | 0.987, 0.995 | 2.3, 4.0 |
+//! | 4, 8, 16 jobs to come of linear speed-up | 0.508, 0.513, 0.526 | 0.982, 0.984, 0.985 | 1.8, 1.7, 2.1 |
+//! | 4 jobs to come of power 0.7 | 0.506 | 0.984 | 1.9 |
+//! | `n`, `2n`, `2·√n` of power 0.7, with fairness 1 | 0.505, 0.506, 0.504 | 0.984, 0.985, 0.984 | 1.5 |
+//! | the order by time alone instead of by projection | 0.509 | 0.982 | 1.9 |
+//! | swaps of neighbours in the order as well | 0.508 | 0.982 | 1.9 |
+//! | rounds each minute besides | 0.508 | 0.982 | 1.8 |
+//! | rungs given out step by step instead of the knapsack | 0.590 | 0.985 | 2.7 |
+//! | only jobs that are not as they should be in the knapsack | 0.516 | 0.983 | 1.8 |
+//! | weights by age over time left, squared, or age alone | 0.51 | 0.985 | 1.9, 2.0, 1.6 |
+//! | as it stands, fairness 0, 0.5, 1, 2, 4 | 0.499, 0.501, 0.502, 0.508, 0.522 | 0.984 | 2.1, 1.7, 1.6, 1.5, 1.5 |
+//!
+//! (Rows without a fairness are at 0; rows from one prototype or another differ by 0.003.)
+//! With 45 and 30 slots it stands at 0.465 and 0.459; without any errors at 0.498, with 50 % at
+//! 0.510, with free rescales at 0.465. No policy can be below 0.27 (each job alone in the whole
+//! pool); that bound is far from tight. Seeds 1 to 100, which nothing was tuned on:
+//!
+//! | arrivals | JCT | makespan | ratio | bound |
+//! |---|---|---|---|---|
+//! | uniform | 0.498 | 0.982 | 1.72 | 0.269 |
+//! | Poisson | 0.502 | 0.982 | 1.69 | 0.274 |
+//! | trace (Philly traces, Microsoft) | 0.508 | 0.983 | 1.67 | 0.292 |
+//! | uniform, 45 slots | 0.455 | 0.963 | 2.10 | 0.219 |
+//! | uniform, 30 slots | 0.456 | 0.890 | 2.12 | 0.313 |
+
 mod choose;
 mod ladder;
 mod pack;

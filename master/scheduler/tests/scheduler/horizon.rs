@@ -221,3 +221,17 @@ fn nobody_starves_under_overload() {
         assert!(ended_at.is_some(), "the long job starves at fairness {fairness}");
     }
 }
+
+#[test]
+fn a_crowd_of_small_jobs_all_get_their_part_at_once() {
+    let one = || {
+        let rung = |slots: u32, rate: f64| Rung { share: f64::from(slots) / 500.0, rate };
+        let rungs = vec![rung(1, 1.0), rung(2, 1.8), rung(4, 3.0), rung(8, 4.0)];
+        Job { rungs, work: 100.0, held: None, started: false, age_s: 0.0, had: 0.0 }
+    };
+    let jobs: Vec<Job> = (0..400).map(|_| one()).collect();
+    let choice = choose(&jobs, 15.0, 0.5);
+    let running = choice.given.iter().filter(|given| given.rung.is_some()).count();
+    assert!(share(&jobs, &choice) > 0.99, "{}", share(&jobs, &choice));
+    assert!(running > 200, "{running} of 400 run");
+}

@@ -45,15 +45,13 @@ impl Chooser<'_> {
         let mut due = nothing.clone();
         self.serve_overdue(&mut due);
         let mut best = due.clone();
-        match self.packed(&due) {
-            Some(packed) => self.take(&mut best, &packed),
-            None => self.give_steps(&mut best),
-        }
+        let packed = self.packed(&due);
+        self.take(&mut best, &packed);
         self.give_steps(&mut best);
         let best_worth = self.worth_of(&best);
         // Nothing changes without need: leaving everything as it is may be as good.
-        for job in 0..best.len() {
-            self.room.moves(job, best[job], None);
+        for (job, rung) in best.iter().enumerate() {
+            self.room.moves(job, *rung, None);
         }
         let mut still = nothing.clone();
         let held: Vec<Option<usize>> = self.stakes.iter().map(|stake| stake.held).collect();
@@ -63,8 +61,8 @@ impl Chooser<'_> {
         if served && best_worth <= self.worth_of(&still) * (1.0 + BETTER) {
             return still;
         }
-        for job in 0..still.len() {
-            self.room.moves(job, still[job], None);
+        for (job, rung) in still.iter().enumerate() {
+            self.room.moves(job, *rung, None);
         }
         let mut given = nothing;
         self.take(&mut given, &best);
@@ -118,8 +116,9 @@ impl Chooser<'_> {
     }
 
     /// The best rungs together of those jobs that are furthest from what they should have if
-    /// rescales were free; all others keep what they hold.
-    fn packed(&self, due: &[Option<usize>]) -> Option<Vec<Option<usize>>> {
+    /// rescales were free. Of all others who holds something keeps it, and who waits gets what he
+    /// should have.
+    fn packed(&self, due: &[Option<usize>]) -> Vec<Option<usize>> {
         let mut rungs: Vec<Option<usize>> = self.stakes.iter().map(|stake| stake.held).collect();
         let share = |job: usize, rung: Option<usize>| {
             rung.map_or(0.0, |rung| self.stakes[job].rungs[rung].share)
@@ -135,7 +134,8 @@ impl Chooser<'_> {
         let mut left = self.capacity;
         let mut packed = vec![false; rungs.len()];
         apart.iter().for_each(|(_, job)| packed[*job] = true);
-        for (job, rung) in rungs.iter().enumerate().filter(|(job, _)| !packed[*job]) {
+        for (job, rung) in rungs.iter_mut().enumerate().filter(|(job, _)| !packed[*job]) {
+            *rung = rung.or(ideal[job]);
             left -= share(job, *rung);
         }
         let mut options = Vec::with_capacity(apart.len());
@@ -150,13 +150,14 @@ impl Chooser<'_> {
             options.push(choice.iter().map(option).collect());
             choices.push(choice);
         }
-        if left > 0.0 {
-            let taken = pack(&options, left)?;
-            for ((at, choices), (_, job)) in taken.iter().zip(&choices).zip(&apart) {
-                rungs[*job] = choices[*at];
-            }
+        let taken = if left > 0.0 { pack(&options, left) } else { None };
+        for (at, (_, job)) in apart.iter().enumerate() {
+            rungs[*job] = match &taken {
+                Some(taken) => choices[at][taken[at]],
+                None => ideal[*job],
+            };
         }
-        Some(rungs)
+        rungs
     }
 
     /// What each job should have if rescales were free.

@@ -27,8 +27,13 @@ struct From {
 pub(super) fn pack(options: &[Vec<(f64, f64)>], capacity: f64) -> Option<Vec<usize>> {
     let count = usize::from(SIZES) + 1;
     let size = |share: f64| -> usize {
-        let part = (share / capacity * f64::from(SIZES)).clamp(0.0, f64::from(SIZES));
-        (0..=SIZES).rev().find(|size| f64::from(*size) <= part).map_or(0, usize::from)
+        let part = share / capacity * f64::from(SIZES);
+        let (mut low, mut high) = (0, SIZES);
+        while low < high {
+            let middle = u16::midpoint(low, high) + (low + high) % 2;
+            if f64::from(middle) <= part { low = middle } else { high = middle - 1 }
+        }
+        usize::from(low)
     };
     let sizes: Vec<Vec<usize>> = options
         .iter()
