@@ -166,7 +166,6 @@ impl Round<'_> {
         Stake {
             now: None,
             keep_s: 0.0,
-            evict_s: 0.0,
             rungs,
             work: expected_work(entry, attained_s, shapes[size]),
             rescale_s: entry.cost_s,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use rand::RngExt;
+use scheduler::allocate::horizon::Foresight;
 use scheduler::goodput::horizon::Settings;
 use simulator::outcome::{mean, percentile};
 use simulator::random::stream;
@@ -36,23 +37,16 @@ fn main() {
     let profiles = Profiles::load(&folders, names.iter().map(String::as_str)).unwrap();
     let settings = Settings::default();
     let settings = Settings {
-        fairness: knob("FAIR", settings.fairness),
+        foresight: Foresight { fairness: knob("FAIR", settings.foresight.fairness), coming: knob("COMING", settings.foresight.coming), span: knob("SPAN", settings.foresight.span) },
         unknown_s: knob("UNKNOWN", settings.unknown_s),
         early: knob("EARLY", settings.early),
         first_max: knob("FIRST", f64::from(settings.first_max)) as u32,
+        growth_max: knob("GROW", f64::from(settings.growth_max)) as u32,
         first_power: knob("FIRSTPOW", settings.first_power),
         nodes_factor: knob("NODES", settings.nodes_factor),
         local_part: knob("LOCAL", settings.local_part),
-        grow: knob("GROW", settings.grow),
-        settle_s: knob("SETTLE", settings.settle_s),
-        sunk: knob("SUNK", settings.sunk),
-        evict: knob("EVICT", settings.evict),
         ..settings
     };
-    for (at, name) in ["SPAN", "SPANMIN", "SPANJOBS"].iter().enumerate() {
-        if std::env::var(name).is_ok() { scheduler::allocate::horizon::KNOBS[at].store(knob(name, 1.0).to_bits(), std::sync::atomic::Ordering::Relaxed); }
-    }
-    if std::env::var("COMING").is_ok() { scheduler::allocate::horizon::COMING_KNOB.store(knob("COMING", 1.0).to_bits(), std::sync::atomic::Ordering::Relaxed); }
     let detail = knob("DETAIL", 0.0) > 0.0;
     let policy = std::env::var("POLICY").unwrap_or("horizon".into());
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -65,12 +59,12 @@ fn main() {
         let options = Options { policy: policy.clone(), interval_s: if policy == "horizon" { knob("TICK", 60.0) } else { 60.0 }, ..Options::default() };
         let start = std::time::Instant::now();
         let outcome = if policy == "horizon" {
-            run_with(&profiles, &rows, 16, &options, &mut if knob("ORACLE", 0.0) > 0.0 { Horizon::oracle(settings) } else if knob("SHARE", 0.0) > 0.0 { Horizon::sharing(settings) } else { Horizon::new(settings) }).unwrap()
+            run_with(&profiles, &rows, 16, &options, &mut if knob("ORACLE", 0.0) > 0.0 { Horizon::with_oracle(settings) } else if knob("SHARE", 0.0) > 0.0 { Horizon::sharing(settings) } else { Horizon::new(settings) }).unwrap()
         } else { run(&profiles, &rows, 16, &options).unwrap() };
         let took = start.elapsed().as_secs_f64();
         let times = outcome.completion_times();
         let (m, p50, p99, mk) = (mean(&times).unwrap(), percentile(&times, 0.5).unwrap(), percentile(&times, 0.99).unwrap(), outcome.makespan_s().unwrap_or(0.0));
-        let known: BTreeMap<String, [f64; 3]> = std::fs::read_to_string("/work/h/ghorizon/pollux.txt").unwrap_or_default().lines().filter_map(|l| {
+        let known: BTreeMap<String, [f64; 3]> = std::fs::read_to_string("/work/h/ghorizon/target/pollux.txt").unwrap_or_default().lines().filter_map(|l| {
             let f: Vec<&str> = l.split_whitespace().collect();
             Some((f.first()?.to_string(), [f[1].parse().ok()?, f[2].parse().ok()?, f[3].parse().ok()?]))
         }).collect();

@@ -48,7 +48,6 @@ fn choose(jobs: &[Job], rescale_s: f64, fairness: f64) -> Choice {
         .map(|job| Stake {
             now: None,
             keep_s: 0.0,
-            evict_s: 0.0,
             rungs: &job.rungs,
             work: job.work,
             rescale_s,

@@ -1,8 +1,8 @@
 //! A job in virtual time.
 
 use scheduler::baseline::gpus::Replicas;
-use scheduler::goodput::{Gradient, Spread};
 use scheduler::goodput::batch::{Batch, fixed};
+use scheduler::goodput::{Gradient, Spread};
 
 use super::agent::Agent;
 use super::app::{App, Curve};

@@ -2,6 +2,7 @@
 
 use scheduler::baseline::gpus::{self, Replicas};
 use scheduler::goodput::genetic::Settings;
+use scheduler::goodput::horizon::Settings as Knobs;
 
 use super::app::Profiles;
 use super::horizon::Horizon;
@@ -14,7 +15,8 @@ use super::rows::Row;
 use crate::outcome::{Outcome, Sample};
 
 /// Policies by name.
-pub const POLICIES: [&str; 4] = ["horizon", "pollux", "tiresias", "optimus-oracle"];
+pub const POLICIES: [&str; 6] =
+    ["horizon", "horizon-shared", "horizon-oracle", "pollux", "tiresias", "optimus-oracle"];
 /// A run is given up so long after the last submission.
 const AFTER_LAST_S: f64 = 365.0 * 86_400.0;
 /// More nodes than are simulated.
@@ -59,7 +61,9 @@ pub fn run(
     options: &Options,
 ) -> Result<Outcome, String> {
     let mut planner: Box<dyn Planner> = match options.policy.as_str() {
-        "horizon" => Box::new(Horizon::default()),
+        "horizon" => Box::new(Horizon::new(Knobs::default())),
+        "horizon-shared" => Box::new(Horizon::sharing(Knobs::default())),
+        "horizon-oracle" => Box::new(Horizon::with_oracle(Knobs::default())),
         "pollux" => Box::new(Pollux::new(options.seed, Settings::default())),
         "tiresias" => Box::new(Tiresias::default()),
         "optimus-oracle" => Box::new(OptimusOracle::default()),
@@ -153,7 +157,18 @@ impl<'a> Replay<'a> {
         let mut coming: Vec<usize> = (0..rows.len()).collect();
         coming.sort_by(|a, b| rows[*b].time.total_cmp(&rows[*a].time).then(b.cmp(a)));
         let (active, samples) = (Vec::new(), Vec::new());
-        Ok(Self { options, gpus, jobs, active, coming, now_s: 0.0, tick_s: 0.0, known: 0, rounds: 0, samples })
+        Ok(Self {
+            options,
+            gpus,
+            jobs,
+            active,
+            coming,
+            now_s: 0.0,
+            tick_s: 0.0,
+            known: 0,
+            rounds: 0,
+            samples,
+        })
     }
 
     /// Lets all jobs run for an interval, then the policy act.

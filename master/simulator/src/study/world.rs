@@ -233,7 +233,6 @@ impl World<'_> {
             stakes.push(Stake {
                 now: None,
                 keep_s: 0.0,
-                evict_s: 0.0,
                 rungs,
                 work: seen.work,
                 rescale_s: self.workload.setting.rescale_cost_s,

@@ -3,9 +3,7 @@
 use super::pack::pack;
 use super::{Outlook, Room, Stake, hull};
 
-/// A change lasts this times the projected mean time between two completions: then most rungs are
-/// chosen anew anyway.
-const SPAN: f64 = 1.0;
+/// Of more jobs the time between two ends is taken for no shorter.
 const SPAN_JOBS_MAX: f64 = 12.0;
 /// The span is at least this times what a rescale costs, or nothing would ever change where many
 /// jobs end in quick succession.
@@ -22,11 +20,11 @@ const PACKED_MAX: usize = 32;
 /// A choice must be worth this much more than leaving everything as it is: rounding only.
 const BETTER: f64 = 1e-9;
 
-/// Seconds that a choice is taken to last.
-pub(super) fn span_s(stakes: &[Stake<'_>], outlook: &Outlook, weights: &[f64]) -> f64 {
+/// The projected mean time between two ends, in s: then most rungs are chosen anew anyway.
+pub(super) fn gap_s(stakes: &[Stake<'_>], outlook: &Outlook, weights: &[f64]) -> f64 {
     let (jobs, weight) = (super::float(stakes.len().max(1)), weights.iter().sum::<f64>());
-    let gap_s = outlook.sum_s / weight.max(f64::MIN_POSITIVE) / jobs.min(knob(2));
-    if gap_s.is_finite() { knob(0) * gap_s } else { f64::MAX }
+    let gap_s = outlook.sum_s / weight.max(f64::MIN_POSITIVE) / jobs.min(SPAN_JOBS_MAX);
+    if gap_s.is_finite() { gap_s } else { f64::MAX }
 }
 
 /// A choice on its way.
@@ -75,22 +73,10 @@ impl Chooser<'_> {
         let lost_s = match stake.held {
             Some(held) if held == rung => stake.keep_s,
             _ if stake.started => stake.rescale_s,
-            _ => 0.0,
+            _ => return 0.0,
         };
-        self.part(stake, lost_s)
-    }
-
-    /// So many seconds as a part of the span.
-    fn part(&self, stake: &Stake<'_>, lost_s: f64) -> f64 {
-        let span_s = self.span_s.max(knob(1) * stake.rescale_s);
+        let span_s = self.span_s.max(SPAN_MIN * stake.rescale_s);
         if span_s > 0.0 { (lost_s / span_s).min(1.0) } else { 0.0 }
-    }
-
-    /// Value a second of a job that gets nothing: what coming back will cost.
-    fn worth_of_nothing(&self, job: usize) -> f64 {
-        let stake = &self.stakes[job];
-        let Some(held) = stake.held else { return 0.0 };
-        -self.prices[job] * stake.now(held) * self.part(stake, stake.evict_s)
     }
 
     /// Value a second of a job on a rung, over the span.
@@ -99,11 +85,7 @@ impl Chooser<'_> {
     }
 
     fn worth_of(&self, given: &[Option<usize>]) -> f64 {
-        let worth = |(job, rung): (usize, &Option<usize>)| match rung {
-            Some(rung) => self.worth(job, *rung),
-            None => self.worth_of_nothing(job),
-        };
-        given.iter().enumerate().map(worth).sum()
+        given.iter().enumerate().filter_map(|(job, rung)| Some(self.worth(job, (*rung)?))).sum()
     }
 
     /// Takes these rungs as far as there is room, in order of the jobs.
@@ -145,7 +127,7 @@ impl Chooser<'_> {
             let choice: Vec<Option<usize>> =
                 due[*job].is_none().then_some(None).into_iter().chain(all).collect();
             let option = |rung: &Option<usize>| {
-                (share(*job, *rung), rung.map_or_else(|| self.worth_of_nothing(*job), |rung| self.worth(*job, rung)))
+                (share(*job, *rung), rung.map_or(0.0, |rung| self.worth(*job, rung)))
             };
             options.push(choice.iter().map(option).collect());
             choices.push(choice);
@@ -164,8 +146,7 @@ impl Chooser<'_> {
     fn ideal(&self) -> Vec<Option<usize>> {
         let mut steps: Vec<(f64, f64, usize, usize)> = Vec::new();
         for (job, stake) in self.stakes.iter().enumerate() {
-            let point =
-                |rung: usize| (stake.rungs[rung].share, self.prices[job] * stake.now(rung));
+            let point = |rung: usize| (stake.rungs[rung].share, self.prices[job] * stake.now(rung));
             let mut last = (0.0, 0.0);
             for rung in hull(last, (0..stake.rungs.len()).map(|rung| (rung, point(rung)))) {
                 let next = point(rung);
@@ -203,8 +184,7 @@ impl Chooser<'_> {
             let mut froms = vec![None; stake.rungs.len()];
             if among(job) {
                 let point = |rung: usize| (stake.rungs[rung].share, self.worth(job, rung));
-                let nothing = (0.0, self.worth_of_nothing(job));
-                let (mut last, mut at) = (given[job].map_or(nothing, point), given[job]);
+                let (mut last, mut at) = (given[job].map_or((0.0, 0.0), point), given[job]);
                 for rung in hull(last, (0..stake.rungs.len()).map(|rung| (rung, point(rung)))) {
                     let next = point(rung);
                     steps.push(((next.1 - last.1) / (next.0 - last.0), job, rung));
@@ -270,11 +250,4 @@ impl Chooser<'_> {
             }
         }
     }
-}
-
-/// EXPERIMENT
-pub static KNOBS: [std::sync::atomic::AtomicU64; 8] = [const { std::sync::atomic::AtomicU64::new(0) }; 8];
-fn knob(at: usize) -> f64 {
-    let bits = KNOBS[at].load(std::sync::atomic::Ordering::Relaxed);
-    if bits == 0 { [SPAN, SPAN_MIN, SPAN_JOBS_MAX][at] } else { f64::from_bits(bits) }
 }

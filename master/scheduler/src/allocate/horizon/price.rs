@@ -9,18 +9,21 @@ const FOLLOWED_MAX: usize = 64;
 /// Times that the order is taken from the projection of the one before.
 const ORDERS_MAX: usize = 4;
 
-/// The jobs that are still to come count as this times the root of the jobs present, and use a
-/// share of the cluster with this power of it.
-const COMING: f64 = 2.0;
+/// The jobs that are still to come use a share of the cluster with this power of it.
 const COMING_POWER: f64 = 0.7;
 /// Pieces that the concave function of the jobs to come is cut into, each half the one before.
 const COMING_PIECES: i32 = 14;
 
 /// Prices by the order of completions that projects best.
-pub(super) fn prices(stakes: &[Stake<'_>], capacity: f64, weights: &[f64]) -> Outlook {
+pub(super) fn prices(
+    stakes: &[Stake<'_>],
+    capacity: f64,
+    (weights, coming): (&[f64], f64),
+) -> Outlook {
     let order = by_time_alone(stakes, capacity, weights);
     let hulls: Vec<Vec<usize>> = stakes.iter().map(|stake| priced_rungs(stake, capacity)).collect();
-    let ask = Ask { stakes, hulls: &hulls, capacity, weights };
+    let coming = coming * super::float(stakes.len()).sqrt();
+    let ask = Ask { stakes, hulls: &hulls, capacity, weights, coming };
     let mut best = ask.outlook(&order);
     if stakes.len() > FOLLOWED_MAX {
         return best;
@@ -63,13 +66,15 @@ struct Ask<'a> {
     hulls: &'a [Vec<usize>],
     capacity: f64,
     weights: &'a [f64],
+    /// Jobs to come.
+    coming: f64,
 }
 
 impl Ask<'_> {
     /// The prices where jobs end in the reverse of this order.
     fn outlook(&self, order: &[usize]) -> Outlook {
         let mut supply = Supply::new();
-        let coming = { let bits = COMING_KNOB.load(std::sync::atomic::Ordering::Relaxed); if bits == 0 { COMING } else { f64::from_bits(bits) } } * super::float(order.len()).sqrt();
+        let coming = self.coming;
         let mut share = self.capacity;
         let ahead = |share: f64| coming * libm::pow(share / self.capacity, COMING_POWER);
         for piece in 0..COMING_PIECES {
@@ -117,9 +122,9 @@ impl Ask<'_> {
     fn next(&self, job: usize, behind: f64, supply: &Supply) -> Option<f64> {
         let now = self.stakes[job].now?;
         let rungs = self.stakes[job].rungs.iter().zip(now);
-        let prices = rungs.filter(|(rung, _)| rung.share <= self.capacity).map(|(rung, now)| {
-            (behind - supply.worth(self.capacity - rung.share)).max(0.0) / now
-        });
+        let prices = rungs
+            .filter(|(rung, _)| rung.share <= self.capacity)
+            .map(|(rung, now)| (behind - supply.worth(self.capacity - rung.share)).max(0.0) / now);
         prices.reduce(f64::min).filter(|price| price.is_finite())
     }
 
@@ -183,6 +188,3 @@ impl Ask<'_> {
         rates
     }
 }
-
-/// EXPERIMENT
-pub static COMING_KNOB: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
