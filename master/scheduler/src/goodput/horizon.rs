@@ -58,7 +58,7 @@ pub(super) use outlook::with_priors;
 pub struct Candidate<'a> {
     pub id: JobId,
     pub elastic: &'a Elastic,
-    /// Replicas that it has now on each node.
+    /// Replicas that it has now on each node, as long as the list of nodes.
     pub current: &'a [u16],
     /// Steps at the initial batch that it has behind it, and before it.
     pub work_done: f64,
@@ -108,10 +108,10 @@ impl Default for Settings {
         Self {
             job_nodes_max: 16,
             rescale_s: 30.0,
-            foresight: Foresight { fairness: 1.0, coming: 0.3, span: 0.5 },
-            unknown_s: 600.0,
+            foresight: Foresight { fairness: 1.0, coming: 0.5, span: 0.35 },
+            unknown_s: 300.0,
             first_max: 4,
-            first_power: 0.5,
+            first_power: 0.65,
             growth_max: 4,
             early: 0.1,
             nodes_factor: 2.0,

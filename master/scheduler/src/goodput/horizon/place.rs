@@ -10,7 +10,8 @@ pub(super) fn place(gpus: &[u16], jobs: &[Candidate<'_>], chosen: &[u32]) -> Vec
     let mut rest: Vec<usize> = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
         let held: u32 = job.current.iter().map(|here| u32::from(*here)).sum();
-        let fits = job.current.iter().zip(&free).all(|(here, free)| here <= free);
+        let known = job.current.len() == gpus.len();
+        let fits = known && job.current.iter().zip(&free).all(|(here, free)| here <= free);
         if chosen[at] == 0 {
             continue;
         }
@@ -18,7 +19,7 @@ pub(super) fn place(gpus: &[u16], jobs: &[Candidate<'_>], chosen: &[u32]) -> Vec
             for (free, here) in free.iter_mut().zip(job.current) {
                 *free -= here;
             }
-            rows[at][..job.current.len()].copy_from_slice(job.current);
+            rows[at].copy_from_slice(job.current);
         } else {
             rest.push(at);
         }
