@@ -6,6 +6,7 @@ mod csv;
 mod file;
 mod fit_loss;
 mod fit_speed;
+mod goodput;
 mod jobs;
 mod json;
 mod plan;

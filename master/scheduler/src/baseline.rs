@@ -81,8 +81,14 @@ impl Ask<'_> {
     }
 
     /// What its owner asked for, where that is within its bounds and the whole cluster holds it.
+    /// Only a job that may have no servers gets workers alone.
     fn sound_request(&self, total: &[i64]) -> Option<Shape> {
-        let (least, max) = self.bounds()?;
+        let (least, max) = if self.max.servers == 0 {
+            let least = Shape::new(self.least.servers, self.least.workers.max(1));
+            (least, Shape::new(0, self.max.workers.min(TASKS_MAX)))
+        } else {
+            self.bounds()?
+        };
         let is_sound = |shape: &Shape| {
             (least.servers..=max.servers).contains(&shape.servers)
                 && (least.workers..=max.workers).contains(&shape.workers)

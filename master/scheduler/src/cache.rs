@@ -7,6 +7,7 @@ use std::sync::Arc;
 use model::{JobId, Shape};
 
 use crate::place::Scratch;
+use crate::pollux::Searched;
 use crate::print::print_of;
 use crate::room::{Hold, Room, Spots, by_id};
 use crate::snapshot::{JobInput, NodeInput, Policy, Snapshot};
@@ -15,6 +16,8 @@ use crate::snapshot::{JobInput, NodeInput, Policy, Snapshot};
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     pub(crate) scratch: Scratch,
+    /// Of the genetic search.
+    pub(crate) searched: Searched,
     last: Option<Last>,
     /// Of the present snapshot's jobs, where a warm round was tried.
     prints: Vec<u64>,

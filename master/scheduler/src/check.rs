@@ -17,7 +17,8 @@ use books::{Books, Index, Spots, look_up};
 /// - what holds nothing only starts or waits; what runs is kept, moved or evicted; what must not
 ///   be moved is kept;
 /// - a new placement is sorted, without empty or double shares, on open nodes only, and its
-///   shape is within the job's bounds, among the shapes offered, or the one pinned;
+///   shape is within the job's bounds, among the shapes offered, or the one pinned; workers without
+///   servers only where the job states a goodput;
 /// - at once, with every job counted by the larger of what it holds and what it is to hold, no
 ///   node on which a job gets more than it held is pushed over its capacity; and in the end, with
 ///   what each job is to hold, none of these is over;
@@ -128,10 +129,13 @@ fn check_placement(
         return;
     };
     let shape = Shape::new(servers, workers);
-    if servers == 0 || workers == 0 {
+    // Workers of a job with a goodput exchange gradients among themselves.
+    let is_elastic = servers == 0 && job.goodput.is_some();
+    if workers == 0 || (servers == 0 && !is_elastic) {
         fault(format!("{shape} lacks a server or a worker"));
     }
     let (min, max) = (job.min, job.max);
+    let min = if is_elastic { Shape::new(0, min.workers) } else { min };
     let is_inside = no_more(min, shape) && no_more(shape, max);
     let least = Shape::new(min.servers.max(1), min.workers.max(1));
     match &job.want {
@@ -142,7 +146,7 @@ fn check_placement(
         Want::Share { .. } | Want::Profile { .. } if !is_inside => {
             fault(format!("{shape} is outside its bounds {min} to {max}"));
         }
-        Want::Profile { shapes } if shape != least && !shapes.contains(&shape) => {
+        Want::Profile { shapes } if shape != least && !is_elastic && !shapes.contains(&shape) => {
             // A job that must give way may stop anywhere above its least shape.
             let held = job.current.as_ref().map(|current| current.placement.shape());
             if !held.is_some_and(|held| no_more(shape, held)) {
@@ -185,7 +189,9 @@ fn check_allocated(job: &JobInput, decision: &Decision) -> Option<String> {
         Want::Pinned { shape } => (*shape, *shape),
         Want::Share { .. } | Want::Profile { .. } => (job.min, job.max),
     };
-    let is_shape = allocated.servers > 0 && allocated.workers > 0;
+    let is_elastic = allocated.servers == 0 && job.goodput.is_some();
+    let min = if is_elastic { Shape::new(0, min.workers) } else { min };
+    let is_shape = (allocated.servers > 0 || is_elastic) && allocated.workers > 0;
     let is_inside = is_shape && no_more(min, allocated) && no_more(allocated, max);
     let held = job.current.as_ref().map(|current| current.placement.shape());
     let placed = new_placement(decision).map(Placement::shape);

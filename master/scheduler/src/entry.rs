@@ -6,8 +6,9 @@ use model::Shape;
 use model::job::TASKS_MAX;
 
 use crate::allocate::{Gains, Pace, Progress};
+use crate::pollux;
 use crate::room::{Finder, Room, Spot, Spots, View, shape_of};
-use crate::snapshot::{JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
+use crate::snapshot::{Allocation, JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
 
 /// What may be done with a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,29 +103,40 @@ pub(crate) fn entries<'a>(
 }
 
 fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<'a> {
+    let is_elastic = policy.allocation == Allocation::Pollux;
+    let is_alone = policy.allocation == Allocation::Tiresias && asks_for_workers_alone(input);
     let aim = match &input.want {
+        // The search gives a pinned shape, or nothing, as it does any other.
+        _ if is_elastic => Aim::Share,
         Want::Share { .. } => Aim::Share,
         Want::Profile { shapes } => Aim::Profile(shapes),
         Want::Pinned { shape } => Aim::Pinned(*shape),
     };
     let at_least_one = |shape: Shape| Shape::new(shape.servers.max(1), shape.workers.max(1));
     let (least, max) = match aim {
+        _ if is_elastic || is_alone => pollux::bounds(input),
         Aim::Pinned(shape) => (shape, shape),
         Aim::Share | Aim::Profile(_) => (
             at_least_one(input.min),
             Shape::new(input.max.servers.min(TASKS_MAX), input.max.workers.min(TASKS_MAX)),
         ),
     };
+    let wrong =
+        if is_elastic || is_alone { pollux::unfit(input, least, max) } else { unfit(least, max) };
     let standing = match &input.current {
         Some(current) if !current.movable => Standing::Fixed,
-        _ if unfit(least, max).is_some() => {
-            Standing::Unfit { why: unfit(least, max).unwrap_or_default() }
-        }
-        Some(_) => Standing::Running,
-        None => Standing::Waiting,
+        current => match (wrong, current) {
+            (Some(why), _) => Standing::Unfit { why },
+            (None, Some(_)) => Standing::Running,
+            (None, None) => Standing::Waiting,
+        },
     };
     let start = input.current.as_ref().map_or(least, |current| current.placement.shape());
-    let (progress, young) = progress(&input.want, start, least, policy);
+    let (progress, young) = if is_elastic || is_alone {
+        (None, false)
+    } else {
+        progress(&input.want, start, least, policy)
+    };
     let priority = input.priority;
     let priority = if priority.is_finite() && priority > 0.0 { priority } else { 1.0 };
     let cost_s = input.rescale_cost_s;
@@ -149,6 +161,12 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
         since_change_ms: input.current.as_ref().map_or(0, |current| current.since_change_ms),
         placed: false,
     }
+}
+
+/// True where a job's owner asks for workers without servers, which exchange gradients themselves.
+fn asks_for_workers_alone(input: &JobInput) -> bool {
+    let asks = input.requested.is_some_and(|requested| requested.servers == 0);
+    asks && input.goodput.is_some() && matches!(input.want, Want::Share { .. })
 }
 
 fn unfit(least: Shape, max: Shape) -> Option<String> {

@@ -11,6 +11,7 @@ use crate::plan::{Decision, Reason, Refused, Verb, Words};
 use crate::refusal::{Alike, refusal};
 use crate::room::{Demand, placement, shape_of};
 use crate::round::Round;
+use crate::snapshot::Allocation;
 
 /// Most different demands whose refusal is explained node by node in one round: a thousand unlike
 /// jobs that wait would otherwise cost more than the round.
@@ -71,6 +72,10 @@ fn refused(round: &Round<'_>, job: usize, verb: &Verb) -> bool {
     let pinned_elsewhere = matches!(entry.aim, Aim::Pinned(shape)
         if entry.standing == Standing::Running && shape != round.current_shape(job));
     let reserved = round.room.hold(job).goal != round.room.hold(job).next;
+    // The search leaves a job out for others' sake, unless no node could ever take it.
+    if round.policy.allocation == Allocation::Pollux && !round.fits_nowhere(job) {
+        return false;
+    }
     match verb {
         Verb::Wait | Verb::Evict => entry.needs_place() && !reserved,
         Verb::Keep => (entry.needs_place() && !reserved) || pinned_elsewhere,
@@ -100,8 +105,13 @@ fn numbers(round: &Round<'_>, job: usize, verb: &Verb) -> Reason {
         remaining_s: entry.seconds_left(after).filter(|_| placed).and_then(finite),
         gain_s: change.and_then(|change| finite(change.before_s - change.after_s)),
         cost_s: matches!(verb, Verb::Rescale { .. }).then_some(entry.cost_s),
-        transfer_time: placed.then(|| transfer_of(after, shares())).and_then(finite),
-        cross_node_share: placed.then(|| cross_of(after, shares())).and_then(finite),
+        // Without servers there is nobody to send to.
+        transfer_time: (placed && after.servers > 0)
+            .then(|| transfer_of(after, shares()))
+            .and_then(finite),
+        cross_node_share: (placed && after.servers > 0)
+            .then(|| cross_of(after, shares()))
+            .and_then(finite),
         refused: None,
     }
 }

@@ -19,6 +19,7 @@ pub mod hysteresis;
 mod lookahead;
 pub mod place;
 pub mod plan;
+mod pollux;
 mod preempt;
 mod print;
 mod ranks;

@@ -20,8 +20,14 @@ use crate::room::{Spots, View};
 use crate::round::{Made, Round, Stage};
 use crate::snapshot::Placing;
 
-/// Where tasks can go, now and in the end; none where the paper's placement looks itself.
-struct Ground<'p>(Option<(Rule, Placer<'p>, Placer<'p>)>);
+/// Where tasks can go.
+struct Ground<'p> {
+    /// None where the paper's placement looks itself, for all jobs with servers.
+    rule: Option<Rule>,
+    now: Placer<'p>,
+    /// Once all who have to go are gone.
+    then: Placer<'p>,
+}
 
 impl Round<'_> {
     pub(crate) fn run_queues(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
@@ -49,7 +55,7 @@ impl Round<'_> {
             Placing::FirstFit => Some(Rule::FirstFit),
             Placing::Fill => Some(Rule::Fill),
         };
-        let mut ground = Ground(rule.map(|rule| (rule, placer(&mut now), placer(&mut then))));
+        let mut ground = Ground { rule, now: placer(&mut now), then: placer(&mut then) };
         let mut left_over = Vec::new();
         for job in moving {
             if self.allocated[job].is_empty() || !self.serve(job, &mut ground) {
@@ -138,7 +144,8 @@ impl Round<'_> {
         view: View,
         ground: &mut Ground<'_>,
     ) -> Option<Spots> {
-        let Some((rule, now, then)) = &mut ground.0 else {
+        let rule = ground.rule.or_else(|| (shape.servers == 0).then_some(Rule::Fill));
+        let Some(rule) = rule else {
             self.room.lift(job);
             let found = find(&self.room, job, shape, view, self.scratch);
             self.room.lower(job, Spots::default(), Spots::default());
@@ -147,11 +154,16 @@ impl Round<'_> {
         let demand = self.room.demand(job);
         let (server, worker) = (narrow(demand.server()), narrow(demand.worker()));
         let placer = match view {
-            View::Both => now,
-            View::Then => then,
+            View::Both => &mut ground.now,
+            View::Then => &mut ground.then,
         };
         // What is taken here is set right by the books once the job holds it.
-        placer.place(*rule, &server, &worker, shape).map(Spots::from)
+        let found = if shape.servers == 0 {
+            placer.place_workers(rule, &worker, shape.workers)
+        } else {
+            placer.place(rule, &server, &worker, shape)
+        };
+        found.map(Spots::from)
     }
 
     /// True where a job that holds nothing could stay where it is when all others are settled.
@@ -167,10 +179,10 @@ impl Round<'_> {
     fn hold(&mut self, job: usize, (next, goal): (Spots, Spots), ground: &mut Ground<'_>) {
         self.room.lift(job);
         self.room.lower(job, next, goal);
-        let Some((_, now, then)) = &mut ground.0 else { return };
         let hold = self.room.hold(job);
         for (node, _) in hold.current.iter().chain(&hold.next).chain(&hold.goal) {
-            for (placer, view) in [(&mut *now, View::Both), (&mut *then, View::Then)] {
+            let placers = [(&mut ground.now, View::Both), (&mut ground.then, View::Then)];
+            for (placer, view) in placers {
                 let left: Vec<i128> = self.room.left(*node, view).collect();
                 placer.set_left(*node, &narrow_room(&left));
             }

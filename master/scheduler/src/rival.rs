@@ -105,9 +105,11 @@ impl Round<'_> {
             })
             .collect();
         match self.policy.allocation {
-            Allocation::Drf | Allocation::MarginalGain | Allocation::Horizon => {
-                drf(&total, &free, &asks)
-            }
+            // Pollux has rounds of its own.
+            Allocation::Drf
+            | Allocation::MarginalGain
+            | Allocation::Horizon
+            | Allocation::Pollux => drf(&total, &free, &asks),
             Allocation::Tetris => tetris(&total, &free, &asks),
             Allocation::Fifo => fifo(&total, &free, &asks),
             Allocation::Tiresias => tiresias::shapes(&total, &free, &asks, self.policy.queue_gpu_s),
@@ -168,7 +170,11 @@ impl Round<'_> {
     fn start_by_rule(&mut self) {
         let starting = match self.policy.allocation {
             Allocation::MarginalGain | Allocation::Horizon => self.starting(),
-            Allocation::Drf | Allocation::Tetris | Allocation::Fifo | Allocation::Tiresias => {
+            Allocation::Drf
+            | Allocation::Tetris
+            | Allocation::Fifo
+            | Allocation::Tiresias
+            | Allocation::Pollux => {
                 let starts = |job: &usize| {
                     let entry = &self.entries[*job];
                     entry.is_share() && entry.needs_place()
@@ -263,7 +269,7 @@ impl Round<'_> {
         match self.policy.allocation {
             Allocation::MarginalGain | Allocation::Horizon => gains.shrinking(whole),
             // What was requested, or nothing.
-            Allocation::Fifo | Allocation::Tiresias => Vec::new(),
+            Allocation::Fifo | Allocation::Tiresias | Allocation::Pollux => Vec::new(),
             Allocation::Drf | Allocation::Tetris => {
                 let least = gains.least;
                 let mut shapes = Vec::new();

@@ -55,6 +55,14 @@ pub fn plan_watched(
 ) -> Plan {
     let policy = sound(policy);
     let nodes = cache.nodes(snapshot);
+    if policy.allocation == Allocation::Pollux {
+        let mut searched = std::mem::take(&mut cache.searched);
+        let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
+        let made = round.run_goodput(snapshot.revision, &mut searched, watch);
+        cache.searched = searched;
+        watch(Stage::Placed);
+        return Plan { revision: snapshot.revision, decisions: made.decisions };
+    }
     if !policy.is_papers() {
         let made = Round::estimate(snapshot, (&nodes, &policy), None, cache).run_rival(watch);
         watch(Stage::Placed);
@@ -370,9 +378,8 @@ impl<'a> Round<'a> {
             Allocation::Drf
             | Allocation::Tetris
             | Allocation::Fifo
-            | Allocation::Tiresias => {
-                self.share_simply(&jobs, &free)
-            }
+            | Allocation::Tiresias
+            | Allocation::Pollux => self.share_simply(&jobs, &free),
         };
         self.allocated.fill(Shape::default());
         for (job, shape) in jobs.iter().zip(given) {

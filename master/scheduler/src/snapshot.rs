@@ -103,6 +103,9 @@ pub enum Allocation {
     Tiresias,
     /// By what each job's progress is worth to the ends of all ([`crate::allocate::horizon`]).
     Horizon,
+    /// By goodput: workers and their nodes together, by genetic search (Pollux, section 4.2). Jobs
+    /// state their goodput and have no servers. The other half of the policy plays no part.
+    Pollux,
 }
 
 /// How a job's tasks are put on nodes.
@@ -174,6 +177,7 @@ impl Policy {
             "tetris" => (Allocation::Tetris, Placing::Pack),
             "horizon" => (Allocation::Horizon, Placing::Transfer),
             "fifo" => (Allocation::Fifo, Placing::FirstFit),
+            "pollux" => (Allocation::Pollux, Placing::Transfer),
             "tiresias" => (Allocation::Tiresias, Placing::Fill),
             _ => return None,
         };

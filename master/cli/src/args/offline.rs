@@ -14,7 +14,7 @@ pub(crate) struct PlanArgs {
     /// The jobs, as JSON
     #[arg(long, value_name = "FILE")]
     pub jobs: PathBuf,
-    /// How to decide: optimus, drf, tetris or fifo
+    /// How to decide: optimus, drf, tetris, fifo, tiresias or pollux
     #[arg(long, value_name = "NAME", default_value = "optimus")]
     pub policy: String,
     /// Jobs of a second round, planned with what the first one left at hand

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::job::TASKS_MAX;
 use model::{JobId, Millis, Mode, NodeId, NodeShare, Placement, Resources, Shape};
-use scheduler::snapshot::{Current, JobInput, Want};
+use scheduler::estimate::speed::SpeedModel;
+use scheduler::snapshot::{Current, JobInput, Remaining, Want};
 
 use super::cluster::{Cluster, KINDS_MAX, named, resources, too_many_kinds};
 use super::file::Source;
 use super::json::{At, Faults, Fields, Json, parse};
-use super::speed;
+use super::{goodput, speed};
 use crate::failure::Failure;
 
 /// Most jobs of one file: over ten times the most that a round is measured on.
@@ -74,6 +75,8 @@ pub(super) struct Reading<'a> {
     pub policy: &'a str,
     /// Fields that the policy cannot do without.
     pub needs: &'a [&'a str],
+    /// True where the policy goes by `goodput`: then nothing else needs to tell of speed.
+    pub by_goodput: bool,
 }
 
 /// Reads the file.
@@ -138,15 +141,14 @@ fn job<'a>(
         let remedy = format!("policy {} takes it of every job", reading.policy);
         faults.add(&at.field(name), "is missing", remedy);
     }
+    let elastic = goodput::of_job(&fields, faults);
     let worker = task(&fields, "worker", faults);
-    let server = task(&fields, "server", faults);
-    let speed = speed::of_job(&fields, faults);
+    let (server, speed, remaining) = server_and_speed(&fields, reading, faults);
     let mode = speed.as_ref().map(|speed| match speed.form {
         scheduler::estimate::speed::SpeedForm::Async => Mode::Async,
         scheduler::estimate::speed::SpeedForm::SyncGlobal { .. }
         | scheduler::estimate::speed::SpeedForm::SyncPerWorker { .. } => Mode::Sync,
     });
-    let remaining = speed::remaining(&fields, faults);
     let current = current(&fields, reading.cluster, faults);
     let requested = shape(&fields, "requested", faults);
     let tasks = worker.as_ref().zip(server.as_ref());
@@ -167,10 +169,6 @@ fn job<'a>(
     let arrival_s = number("arrival_s", faults, "seconds, 0 to 1e15", &|value| {
         (0.0..=ARRIVAL_MAX_S).contains(&value)
     });
-    if let Some(goodput) = fields.find("goodput") {
-        // Taken by a policy that is not there yet: only its form is held.
-        faults.any_object(goodput, &at.field("goodput"));
-    }
     let (min, max) = bounds?;
     let input = JobInput {
         id: JobId::default(),
@@ -182,13 +180,41 @@ fn job<'a>(
         priority: priority.unwrap_or(1.0),
         arrival: Millis(milliseconds(arrival_s.unwrap_or(0.0))),
         current,
-        want: Want::Share { speed: speed?, remaining: Some(remaining?) },
+        want: Want::Share { speed: speed?, remaining: remaining? },
         rescale_cost_s: rescale_cost_s.unwrap_or(0.0),
         requested,
         attained_s: attained_s.unwrap_or(0.0),
-        goodput: None,
+        goodput: elastic,
     };
     Some((id?, input))
+}
+
+/// What a server takes, the speed function, and the work left where it is told. A policy by goodput
+/// does without what a job leaves out of these.
+fn server_and_speed(
+    fields: &Fields<'_, '_>,
+    reading: &Reading<'_>,
+    faults: &mut Faults,
+) -> (Option<Resources>, Option<SpeedModel>, Option<Option<Remaining>>) {
+    let by_goodput = reading.by_goodput && fields.find("goodput").is_some();
+    let left_out =
+        |names: &[&str]| by_goodput && names.iter().all(|name| fields.find(name).is_none());
+    let server = if left_out(&["server"]) {
+        Some(Resources::default())
+    } else {
+        task(fields, "server", faults)
+    };
+    let speed = if left_out(&["mode", "theta", "model"]) {
+        Some(goodput::unknown_speed())
+    } else {
+        speed::of_job(fields, faults)
+    };
+    let remaining = if left_out(&["remaining_steps", "remaining_samples"]) {
+        Some(None)
+    } else {
+        speed::remaining(fields, faults).map(Some)
+    };
+    (server, speed, remaining)
 }
 
 #[expect(
@@ -248,7 +274,8 @@ fn bounds(
     let (servers, workers) = (servers?, workers?);
     let (min, max) = (Shape::new(servers.0, workers.0), Shape::new(servers.1, workers.1));
     let within = |shape: &Shape| {
-        (min.servers..=max.servers).contains(&shape.servers)
+        // Workers alone are read only where a job may have them.
+        (shape.servers == 0 || (min.servers..=max.servers).contains(&shape.servers))
             && (min.workers..=max.workers).contains(&shape.workers)
     };
     if let Some(requested) = shapes[1].filter(|shape| !within(shape)) {
@@ -259,16 +286,17 @@ fn bounds(
     Some((min, max))
 }
 
-/// A shape of at least one task of each kind.
+/// A shape of at least one task of each kind; with goodput it may have workers alone.
 fn shape(fields: &Fields<'_, '_>, name: &str, faults: &mut Faults) -> Option<Shape> {
     let at = fields.at.field(name);
     let inner = faults.object(fields.find(name)?, &at, &["servers", "workers"])?;
     let tasks = (1, u64::from(TASKS_MAX));
-    let mut count = |name: &str| {
+    let no_servers = if fields.find("goodput").is_some() { (0, tasks.1) } else { tasks };
+    let mut count = |name: &str, range| {
         inner.need(name, faults);
-        count(&inner, name, tasks, faults).flatten()
+        count(&inner, name, range, faults).flatten()
     };
-    let (servers, workers) = (count("servers"), count("workers"));
+    let (servers, workers) = (count("servers", no_servers), count("workers", tasks));
     Some(Shape::new(servers?, workers?))
 }
 
@@ -314,11 +342,11 @@ fn current(fields: &Fields<'_, '_>, cluster: &Cluster, faults: &mut Faults) -> O
     if servers == 0 && workers == 0 {
         return None;
     }
-    if servers == 0 || workers == 0 {
+    if workers == 0 || (servers == 0 && fields.find("goodput").is_none()) {
         faults.add(
             &at,
             format!("is {servers}+{workers}"),
-            "a job has both kinds of tasks, or none",
+            "a job has both kinds of tasks, or none; with goodput it may have workers alone",
         );
         return None;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::{JobId, Millis, Placement, Shape};
 use scheduler::plan::{Decision, Reason, Verb};
-use scheduler::snapshot::{JobInput, NodeInput, Policy, Snapshot, Want};
+use scheduler::snapshot::{Allocation, JobInput, NodeInput, Policy, Snapshot, Want};
 use scheduler::{Cache, Stage};
 use serde::Serialize;
 
@@ -24,15 +24,14 @@ use crate::listing::{Column, Format, Item, Kind, View, line, pretty};
 use crate::text::{count, nearest, number, percent};
 
 /// Policies by name, with the fields that each cannot do without.
-const POLICIES: [(&str, &[&str]); 5] = [
+const POLICIES: [(&str, &[&str]); 6] = [
     ("optimus", &[]),
     ("drf", &[]),
     ("tetris", &[]),
     ("fifo", &["requested", "arrival_s"]),
     ("tiresias", &["requested", "arrival_s"]),
+    ("pollux", &["goodput"]),
 ];
-/// Policies that are named and not there yet.
-const LATER: [&str; 1] = ["pollux"];
 /// Larger than any list of a round.
 const KEPT_BYTES: usize = 30 << 20;
 /// Faults of the checker that are told.
@@ -133,11 +132,6 @@ static JOBS: Kind<PlanJobJson> = Kind {
 /// The policy of a name, and the fields that it needs.
 fn policy(name: &str) -> Result<(Policy, &'static [&'static str]), Failure> {
     let known = || POLICIES.iter().map(|(name, _)| *name);
-    if LATER.contains(&name) {
-        let message = format!("policy {name} is not there yet");
-        let known: Vec<&str> = known().collect();
-        return Err(Failure::invalid(message, format!("there are {}", known.join(", "))));
-    }
     let needs = POLICIES.iter().find(|(policy, _)| *policy == name).map(|(_, needs)| *needs);
     needs.and_then(|needs| Some((Policy::by_name(name)?, needs))).ok_or_else(|| {
         let meant =
@@ -155,7 +149,8 @@ fn policy(name: &str) -> Result<(Policy, &'static [&'static str]), Failure> {
 pub(crate) fn plan(context: &mut Context<'_>, args: &PlanArgs) -> Result<(), Failure> {
     let (policy, needs) = policy(&args.policy)?;
     let cluster = cluster::read(&file::read(&args.cluster)?)?;
-    let reading = Reading { cluster: &cluster, policy: &args.policy, needs };
+    let by_goodput = policy.allocation == Allocation::Pollux;
+    let reading = Reading { cluster: &cluster, policy: &args.policy, needs, by_goodput };
     let mut numbers = Numbers::default();
     let mut read = |path: &Path| jobs::read(&file::read(path)?, &reading, &mut numbers);
     let jobs = read(&args.jobs)?;
@@ -401,7 +396,7 @@ mod tests {
             policy(name).expect(name);
         }
         for (name, part) in [
-            ("pollux", "not there yet"),
+            ("polux", "did you mean pollux?"),
             ("optimos", "did you mean optimus?"),
             ("", "there are optimus"),
         ] {

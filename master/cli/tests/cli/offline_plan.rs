@@ -263,10 +263,49 @@ fn policies_take_their_fields() {
         let message = ran.error()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("jobs[1].requested") && message.contains("jobs[2].arrival_s"));
     }
-    let ran = folder.plan("--policy pollux");
+    let ran = folder.plan("--policy pollux -o json");
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.err.contains("not there yet"), "{ran:?}");
+    let message = ran.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("jobs[0].goodput") && message.contains("jobs[2].goodput"));
     assert_eq!(folder.plan("--policy nothing").code, Some(2));
+}
+
+fn goodput() -> Value {
+    json!({
+        "throughput": {"alpha_c": 0.05, "beta_c": 0.002, "alpha_n": 0.06, "beta_n": 0.002,
+                       "alpha_r": 0.03, "beta_r": 0.001, "gamma": 1.6},
+        "gradient": {"sqr": 1.0, "var": 100.0},
+        "initial_batch": 64, "max_batch": 2048, "local_min": 16, "local_max": 256,
+        "accumulation": true, "replicas_max": 4, "restarts": 1, "age_s": 3600,
+    })
+}
+
+/// Jobs of Pollux need no speed function, no servers and no mode; a job may begin without a model.
+#[test]
+fn pollux_shares_out_by_goodput() {
+    let trainer = |id: &str, goodput: Value, current: Value| json!({"id": id, "worker": {"cpus": 1, "gpus": 1}, "goodput": goodput, "current": current});
+    let node = |id: &str| json!({"id": id, "resources": {"cpus": 8, "gpus": 4}});
+    let new = with(goodput(), &[("throughput", Value::Null), ("replicas_max", json!(1))]);
+    let held = json!({"servers": 0, "workers": 2,
+                      "placement": [{"node": "a", "servers": 0, "workers": 2}]});
+    let jobs = json!([
+        trainer("new", new, Value::Null),
+        trainer("grown", goodput(), Value::Null),
+        trainer("runs", goodput(), held),
+    ]);
+    let folder = Folder::of(&json!([node("a"), node("b"), node("c")]), &jobs);
+    let plan = folder.planned("--policy pollux --then jobs.json");
+    let jobs = plan["jobs"].as_array().unwrap();
+    assert!(jobs.iter().all(|job| job["servers"] == 0), "{plan}");
+    assert_eq!(jobs[0]["workers"], 1);
+    assert_eq!((&jobs[1]["workers"], &jobs[2]["workers"]), (&json!(4), &json!(4)));
+    assert!(jobs[1]["reason"].as_str().unwrap().contains("goodput"), "{plan}");
+    assert_eq!(plan["unplaced"], json!([]));
+    assert_eq!(jobs[1]["transfer_time"], Value::Null);
+    // Other policies still want theta of them.
+    let ran = folder.plan("-o json");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.error()["message"].as_str().unwrap().contains("jobs[0].theta"));
 }
 
 #[test]
@@ -275,7 +314,7 @@ fn fields_of_later_policies_are_taken() {
         job("a"),
         &[
             ("attained_gpu_s", json!(12.5)),
-            ("goodput", json!({"anything": [1, 2]})),
+            ("goodput", goodput()),
             ("remaining_range", json!([0, 2000])),
             ("priority_factor", json!(0.5)),
         ],

@@ -151,6 +151,14 @@ impl<'a> Placer<'a> {
             .find_map(|tasks| self.place_in_order(rule, (server, worker), tasks))
     }
 
+    /// Places all of so many workers without servers, or takes nothing and gives none.
+    pub fn place_workers(&mut self, rule: Rule, worker: &[i64], count: u32) -> Option<Spots> {
+        let workers = (worker, Shape::new(0, 1), count);
+        let none = (worker, Shape::new(1, 0), 0);
+        let sound = (1..=TASKS_MAX).contains(&count);
+        sound.then(|| self.place_in_order(rule, (worker, worker), [workers, none])).flatten()
+    }
+
     fn place_in_order(
         &mut self,
         rule: Rule,

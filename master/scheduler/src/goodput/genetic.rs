@@ -92,16 +92,29 @@ const fn words(nodes: usize) -> usize {
     }
 }
 
+/// [`search_within`] without least numbers of replicas, as Pollux has it.
+#[must_use]
+pub fn search(
+    gpus: &[u16],
+    jobs: &[Candidate<'_>],
+    population: &mut Population,
+    stream: &mut Pcg64Mcg,
+    settings: &Settings,
+) -> Vec<Vec<u16>> {
+    search_within(gpus, (jobs, &[]), population, stream, settings)
+}
+
 /// Replicas for each job on each node, in the order of `jobs`; `gpus` are what each node has for
-/// them. A node is taken to have at most 42 GPUs, a job at most 4096 replicas, and only the first
+/// them. A job gets no fewer replicas than `least` states for it, 0 where that is missing, or none.
+/// A node is taken to have at most 42 GPUs, a job at most 4096 replicas, and only the first
 /// [`NODES_MAX`] nodes and [`jobs_max`] jobs are shared out: the rest get nothing.
 ///
 /// The answer follows from the arguments alone; with an empty population it starts from what jobs
 /// have now. The population is left as the next round wants it.
 #[must_use]
-pub fn search(
+pub fn search_within(
     gpus: &[u16],
-    jobs: &[Candidate<'_>],
+    (jobs, least): (&[Candidate<'_>], &[u32]),
     population: &mut Population,
     stream: &mut Pcg64Mcg,
     settings: &Settings,
@@ -116,6 +129,8 @@ pub fn search(
     });
     order.truncate(jobs_max(nodes));
     let ordered: Vec<&Candidate<'_>> = order.iter().map(|job| &jobs[*job]).collect();
+    let least: Vec<u32> =
+        order.iter().map(|job| least.get(*job).copied().unwrap_or_default()).collect();
     let mut answer = vec![vec![0; gpus.len()]; jobs.len()];
     if ordered.is_empty() || sought.iter().all(|gpus| *gpus == 0) {
         return answer;
@@ -126,7 +141,7 @@ pub fn search(
         128 => evolve::run::<128>,
         _ => evolve::run::<{ NODES_MAX / 8 }>,
     };
-    let found = run(&sought, &ordered, population, stream, settings);
+    let found = run(&sought, (&ordered, &least), population, stream, settings);
     for (job, row) in order.into_iter().zip(found) {
         answer[job][..nodes].copy_from_slice(&row);
     }

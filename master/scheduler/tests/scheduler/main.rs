@@ -17,6 +17,7 @@ mod loss_robust;
 mod loss_world;
 mod placing;
 mod policies;
+mod pollux;
 mod properties;
 mod rounds;
 mod scale;

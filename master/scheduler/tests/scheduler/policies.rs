@@ -1,7 +1,10 @@
 //! Each allocation with each placement.
 
+use std::sync::Arc;
+
 use model::{Millis, Shape};
 use proptest::prelude::*;
+use scheduler::goodput::{Elastic, Gradient, Limits};
 use scheduler::plan::{Plan, Verb};
 use scheduler::snapshot::{Allocation, Placing, Policy, Snapshot};
 use scheduler::{Cache, check, plan};
@@ -147,6 +150,42 @@ fn tiresias_lets_who_had_little_before_who_had_much() {
     // Nobody comes back while the knob is as it is.
     let patient = Policy { queue_gpu_s: 1e6, ..tiresias };
     assert_eq!(verb_of(&planned_by(&world, &patient), 2), &Verb::Evict);
+}
+
+#[test]
+fn tiresias_gives_workers_alone_to_jobs_that_exchange_gradients_themselves() {
+    let asks = |id, attained_s, workers| {
+        let mut job = job(id, share(scalable(), 1e5));
+        (job.worker, job.server) = (resources(1000, 1, 1), resources(0, 0, 0));
+        (job.requested, job.arrival) = (Some(Shape::new(0, workers)), Millis(id));
+        (job.max, job.attained_s) = (Shape::new(0, 16), attained_s);
+        job.goodput = Some(Arc::new(Elastic {
+            throughput: None,
+            gradient: Gradient { sqr: 1.0, var: 1.0 },
+            limits: Limits {
+                initial: 128,
+                batch_max: 1024,
+                local_min: 32,
+                local_max: 256,
+                accumulation: true,
+            },
+            replicas_max: 1,
+            restarts: 0,
+            age_s: 0.0,
+        }));
+        job
+    };
+    for placing in PLACINGS {
+        let tiresias = Policy { placing, ..Policy::by_name("tiresias").expect("known") };
+        let jobs = vec![asks(1, 1e9, 6), asks(2, 0.0, 5), asks(3, 0.0, 3)];
+        let mut world = snapshot(nodes(2, &resources(16_000, 64, 4)), jobs);
+        let plan = planned_by(&world, &tiresias);
+        assert_eq!(verb_of(&plan, 1), &Verb::Wait, "{placing:?}");
+        assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(0, 5)), "{placing:?}");
+        assert_eq!(shape_of(verb_of(&plan, 3)), Some(Shape::new(0, 3)), "{placing:?}");
+        carry_out(&mut world, &plan);
+        assert!(is_still(&planned_by(&world, &tiresias)), "{placing:?}");
+    }
 }
 
 #[test]

@@ -57,11 +57,11 @@ impl App {
         }
         let (initial, batch_max) = validation.batch_range();
         let pinned_batch = known.and_then(|known| known.pinned_batch);
-        let placed = NODE_GPUS * u32::try_from(PLACED_NODES).unwrap_or(1);
         let replicas_max = match (&tables, pinned_batch) {
             (_, Some(_)) => 1,
             (Some(_), None) => NODES_MAX * NODE_GPUS,
-            (None, None) => placed,
+            // However they are spread, it is over no more nodes than were measured.
+            (None, None) => u32::try_from(PLACED_NODES).unwrap_or(1),
         };
         let limits = Limits { initial, batch_max, local_min, local_max, accumulation: true };
         let tables = tables.unwrap_or_default();
@@ -176,7 +176,7 @@ impl Profiles {
     /// Reads the applications of these names, and no others: `profiles/APP/placements.csv`,
     /// `profiles/APP/validation-M.csv`, and for placements on five nodes and more
     /// `throughput_nd/APP.csv` or `APP.csv.gz`. Without the last an application keeps to four
-    /// nodes.
+    /// replicas.
     ///
     /// # Errors
     /// Names the file, the line and the column that is wrong, or the names that there are.

@@ -13,6 +13,9 @@ use crate::outcome::{JobOutcome, Span};
 
 /// After so many seconds of its first steps a job tells of them.
 const FIRST_STEPS_S: f64 = 1.0;
+/// By how much a job may become faster from one round to the next, as its batch and its epoch
+/// change, without an end being overlooked.
+const QUICKENS_MAX: f64 = 4.0;
 
 /// A job and what became of it so far.
 #[derive(Clone, Debug)]
@@ -115,12 +118,11 @@ impl<'a> Job<'a> {
         }
         let mut left = seconds - delay;
         while left > 0.0 && self.completion_s.is_none() {
-            let (timing, gradient) = self.measured(curve);
+            let (timing, gradient, rate) = self.pace(curve, slowed);
             if let Some(agent) = &mut self.agent {
                 let spread = Spread::new(nodes(&self.held), self.replicas);
                 agent.learn(spread, self.batch.local, timing, gradient);
             }
-            let rate = self.rate(timing, gradient) * (1.0 - slowed);
             let target = self.app.target(self.epoch);
             if self.progress + rate * left < target {
                 self.progress += rate * left;
@@ -141,36 +143,35 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What a step of its batch takes and tells, in this epoch.
-    fn measured(&self, curve: Curve) -> (Timing, Gradient) {
+    /// When it would end before `until_s`, if it goes on as it is.
+    pub(super) fn end_before(&self, from_s: f64, until_s: f64, slowed: f64) -> Option<f64> {
+        let curve = self.curve.filter(|_| self.replicas > 0)?;
+        let (_, _, rate) = self.pace(curve, slowed);
+        let left = self.app.target(self.app.epochs() - 1) - self.progress;
+        if left > QUICKENS_MAX * rate * (until_s - from_s) {
+            return None;
+        }
+        let mut ahead = self.clone();
+        ahead.advance(from_s, until_s - from_s, slowed);
+        ahead.completion_s
+    }
+
+    /// Times of a step, moments of the gradient and progress a second, as things are. What tells
+    /// no speed stands still.
+    fn pace(&self, curve: Curve, slowed: f64) -> (Timing, Gradient, f64) {
         let whole = self.batch.total(self.replicas);
         let timing = self.app.timing(curve, self.batch.local);
-        (timing, self.app.gradient(super::read::narrow(whole), self.epoch))
-    }
-
-    /// Progress a second.
-    fn rate(&self, timing: Timing, gradient: Gradient) -> f64 {
-        let whole = self.batch.total(self.replicas);
+        let gradient = self.app.gradient(super::read::narrow(whole), self.epoch);
         let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
-        gain / timing.iteration_s(self.batch.accumulation)
+        let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
+        (timing, gradient, if rate.is_finite() && rate > 0.0 { rate } else { 0.0 })
     }
 
-    /// Seconds after which something about it changes: an epoch ends, or it is timed for the
-    /// first time. Whole ones, and never 0.
-    pub(super) fn until_event_s(&self, slowed: f64) -> Option<f64> {
-        let curve = self.curve.filter(|_| self.replicas > 0 && self.completion_s.is_none())?;
-        if self.agent.as_ref().is_some_and(|agent| !agent.has_learned()) {
-            return Some((self.delay_s + FIRST_STEPS_S).ceil());
-        }
-        let (timing, gradient) = self.measured(curve);
-        let rate = self.rate(timing, gradient) * (1.0 - slowed);
-        let left_s = (self.app.target(self.epoch) - self.progress).max(0.0) / rate;
-        Some((self.delay_s + left_s).ceil().max(1.0))
-    }
-
-    /// True once its steps were timed, where it chooses its batches by that.
-    pub(super) fn has_learned(&self) -> bool {
-        self.agent.as_ref().is_some_and(Agent::has_learned)
+    /// Seconds until it reports its first steps; none where it has, or holds nothing.
+    pub(super) fn until_report_s(&self) -> Option<f64> {
+        let agent = self.agent.as_ref().filter(|agent| !agent.has_learned())?;
+        let runs = self.replicas > 0 && self.completion_s.is_none() && agent.rows().is_empty();
+        runs.then_some(self.delay_s + FIRST_STEPS_S)
     }
 
     /// Holds what it holds for so long.

@@ -9,12 +9,14 @@ use flate2::read::MultiGzDecoder;
 
 /// Largest table that is read, unpacked: a packed file of a few bytes can hold any number.
 const BYTES_MAX: u64 = 1 << 30;
+/// Larger than anything that was measured: sums and ratios of such numbers are numbers still.
+const VALUE_MAX: f64 = 1e60;
 
 /// Hands the numbers of these columns to `row`, line by line, with the line's number.
 ///
 /// # Errors
-/// Where the file cannot be read, lacks a column, or holds something else than a finite number of
-/// at least 0 in one of them: with its name, line and column. Also what `row` refuses.
+/// Where the file cannot be read, lacks a column, or holds something else than a number from 0 to
+/// [`VALUE_MAX`] in one of them: with its name, line and column. Also what `row` refuses.
 pub(super) fn columns<const N: usize>(
     path: &Path,
     names: [&str; N],
@@ -35,6 +37,7 @@ pub(super) fn columns<const N: usize>(
         let found = header.iter().position(|held| held.trim_ascii() == name.as_bytes());
         *place = found.ok_or_else(|| fault(format!("line 1: there is no column {name}")))?;
     }
+    let sound = |value: &f64| (0.0..=VALUE_MAX).contains(value);
     let mut record = ByteRecord::new();
     while reader.read_byte_record(&mut record).map_err(|error| fault(error.to_string()))? {
         let line = || record.position().map_or(0, csv::Position::line);
@@ -42,14 +45,13 @@ pub(super) fn columns<const N: usize>(
         for ((value, place), name) in values.iter_mut().zip(places).zip(names) {
             let text = record.get(place).unwrap_or_default();
             let read = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
-            *value =
-                read.filter(|value: &f64| value.is_finite() && *value >= 0.0).ok_or_else(|| {
-                    let text = String::from_utf8_lossy(text);
-                    fault(format!(
-                        "line {}, column {name}: {text:?} is not a finite number of at least 0",
-                        line()
-                    ))
-                })?;
+            *value = read.filter(sound).ok_or_else(|| {
+                let text = String::from_utf8_lossy(text);
+                fault(format!(
+                    "line {}, column {name}: {text:?} is not a number from 0 to {VALUE_MAX:e}",
+                    line()
+                ))
+            })?;
         }
         row(values).map_err(|what| fault(format!("line {}, {what}", line())))?;
     }

@@ -18,7 +18,7 @@ pub struct Row {
 }
 
 /// Later than any workload ends: a hundred years.
-const TIME_MAX: f64 = 3.2e9;
+pub(super) const TIME_MAX: f64 = 3.2e9;
 /// As many replicas as a job may have anywhere.
 const REPLICAS_MAX: u32 = 1 << 16;
 

@@ -11,7 +11,7 @@ use super::planner::{Planner, View};
 use super::policies::{OptimusOracle, Tiresias};
 use super::pollux::Pollux;
 use super::profile::NODE_GPUS;
-use super::rows::Row;
+use super::rows::{Row, TIME_MAX};
 use crate::outcome::{Outcome, Sample};
 
 /// Policies by name.
@@ -30,6 +30,9 @@ pub struct Options {
     pub seed: u64,
     /// Between rounds, in s.
     pub interval_s: f64,
+    /// Whether there is also a round at each submission and at the end of each job: the reference
+    /// has none.
+    pub at_events: bool,
     /// What each start and restart costs, in s.
     pub restart_s: f64,
     /// Share of its speed that a job on several nodes loses where it shares one of them with
@@ -43,6 +46,7 @@ impl Default for Options {
             policy: "optimus-oracle".to_owned(),
             seed: 0,
             interval_s: 60.0,
+            at_events: false,
             restart_s: 30.0,
             interference: 0.0,
         }
@@ -99,6 +103,16 @@ pub fn run_with(
     Ok(replay.outcome(planner.name()))
 }
 
+/// The whole number next to one of at least 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times are bounded, so that the number of intervals is"
+)]
+fn count(value: f64) -> u64 {
+    libm::rint(value).max(0.0) as u64
+}
+
 fn check(rows: &[Row], nodes: u32, options: &Options) -> Result<(), String> {
     let Options { interval_s, restart_s, interference, .. } = options;
     if !(1..=NODES_MAX).contains(&nodes) {
@@ -112,6 +126,12 @@ fn check(rows: &[Row], nodes: u32, options: &Options) -> Result<(), String> {
     }
     if !(0.0..1.0).contains(interference) {
         return Err(format!("an interference of {interference} is no share from 0 to below 1"));
+    }
+    let is_sound = |row: &&Row| {
+        (0.0..=TIME_MAX).contains(&row.time) && row.num_replicas > 0 && row.batch_size > 0
+    };
+    if let Some(row) = rows.iter().find(|row| !is_sound(row)) {
+        return Err(format!("{} is no job: {row:?}", row.name));
     }
     let gpus = nodes.saturating_mul(NODE_GPUS);
     match rows.iter().find(|row| row.num_replicas > gpus) {
@@ -131,10 +151,8 @@ struct Replay<'a> {
     /// Jobs by submission, the last first.
     coming: Vec<usize>,
     now_s: f64,
-    /// The end of the last interval.
-    tick_s: f64,
-    /// Jobs that had been timed at the last round.
-    known: usize,
+    /// Intervals that have begun, also those in which nothing happened.
+    interval: u64,
     rounds: u64,
     samples: Vec<Sample>,
 }
@@ -156,36 +174,30 @@ impl<'a> Replay<'a> {
         let jobs = rows.iter().map(job).collect::<Result<Vec<_>, String>>()?;
         let mut coming: Vec<usize> = (0..rows.len()).collect();
         coming.sort_by(|a, b| rows[*b].time.total_cmp(&rows[*a].time).then(b.cmp(a)));
-        let (active, samples) = (Vec::new(), Vec::new());
         Ok(Self {
             options,
             gpus,
             jobs,
-            active,
+            active: Vec::new(),
             coming,
             now_s: 0.0,
-            tick_s: 0.0,
-            known: 0,
+            interval: 0,
             rounds: 0,
-            samples,
+            samples: Vec::new(),
         })
     }
 
     /// Lets all jobs run for an interval, then the policy act.
     fn round(&mut self, planner: &mut dyn Planner) -> Result<(), String> {
-        let (from_s, slowed) = (self.now_s, self.interfered());
-        let (until_s, is_tick) = self.until_s(&slowed, planner);
+        let slowed = self.interfered();
+        let (from_s, until_s) = (self.now_s, self.next_s(&slowed, planner.acts_at_events()));
         for (job, slowed) in self.active.iter().zip(slowed) {
             self.jobs[*job].advance(from_s, until_s - from_s, slowed);
         }
         self.now_s = until_s;
-        if is_tick {
-            self.tick_s = until_s;
-        }
         for job in &self.active {
             self.jobs[*job].release();
         }
-        let before = self.standing();
         self.active.retain(|job| !self.jobs[*job].has_ended());
         while let Some(job) = self.coming.pop() {
             if self.jobs[job].row().time > self.now_s {
@@ -194,9 +206,7 @@ impl<'a> Replay<'a> {
             }
             self.active.push(job);
         }
-        let has_changed = self.standing() != before || self.learned() != self.known;
-        if !self.active.is_empty() && (is_tick || has_changed) {
-            self.known = self.learned();
+        if !self.active.is_empty() {
             self.rounds += 1;
             let given = planner.round(&self.view());
             self.apply(given, planner.name())?;
@@ -205,27 +215,36 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// When the next round may be, and whether that is at the end of an interval.
-    fn until_s(&self, slowed: &[f64], planner: &dyn Planner) -> (f64, bool) {
-        let tick_s = self.tick_s + self.options.interval_s;
-        if !planner.acts_at_events() {
-            return (tick_s, true);
+    /// When the next round is.
+    #[expect(clippy::cast_precision_loss, reason = "intervals of a run are far below 2^52")]
+    fn next_s(&mut self, slowed: &[f64], acts_at_events: bool) -> f64 {
+        let interval_s = self.options.interval_s;
+        let coming_s = self.coming.last().map(|job| self.jobs[*job].row().time);
+        if let Some(coming_s) = coming_s.filter(|_| self.active.is_empty()) {
+            // Nothing happens before.
+            let before = count(libm::ceil(coming_s / interval_s)).saturating_sub(1);
+            self.interval = self.interval.max(before);
         }
-        let arrival = self.coming.last().map(|job| self.jobs[*job].row().time.max(self.now_s));
-        let events = self.active.iter().zip(slowed);
-        let events = events.filter_map(|(job, slowed)| self.jobs[*job].until_event_s(*slowed));
-        let next_s = events.map(|in_s| self.now_s + in_s).chain(arrival).fold(tick_s, f64::min);
-        (next_s, next_s >= tick_s)
-    }
-
-    /// Changes where a job comes or ends.
-    fn standing(&self) -> (usize, usize) {
-        (self.active.len(), self.coming.len())
-    }
-
-    /// Jobs that were timed.
-    fn learned(&self) -> usize {
-        self.jobs.iter().filter(|job| job.has_learned()).count()
+        let tick_s = (self.interval + 1) as f64 * interval_s;
+        let mut until_s = tick_s;
+        if self.options.at_events || acts_at_events {
+            until_s = coming_s.map_or(until_s, |at_s| at_s.min(until_s));
+            for (job, slowed) in self.active.iter().zip(slowed) {
+                let end_s = self.jobs[*job].end_before(self.now_s, until_s, *slowed);
+                // An end at this instant is seen in whatever time comes next.
+                let end_s = end_s.filter(|at_s| *at_s > self.now_s);
+                until_s = end_s.map_or(until_s, |at_s| at_s.min(until_s));
+            }
+        }
+        if acts_at_events {
+            let first = |job: &usize| self.jobs[*job].until_report_s();
+            let reports = self.active.iter().filter_map(first);
+            until_s = reports.map(|in_s| self.now_s + in_s).fold(until_s, f64::min);
+        }
+        if until_s >= tick_s {
+            self.interval += 1;
+        }
+        until_s
     }
 
     fn view(&self) -> View<'_> {

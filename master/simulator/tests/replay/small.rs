@@ -3,6 +3,7 @@
 use std::fs;
 
 use scheduler::baseline::gpus::Replicas;
+use scheduler::goodput::Elastic;
 use simulator::outcome::Span;
 use simulator::replay::{Batching, Folders, Options, Planner, Profiles, Row, View, run, run_with};
 use tempfile::TempDir;
@@ -155,7 +156,7 @@ fn hostile_options_and_rows_are_refused() {
     let fault = |rows: &[Row], nodes, options: &Options| {
         run(&profiles(), rows, nodes, options).unwrap_err()
     };
-    assert!(fault(&rows, 2, &options("fifo")).contains("there are tiresias"));
+    assert!(fault(&rows, 2, &options("fifo")).contains("there are pollux, tiresias"));
     assert!(fault(&rows, 0, &Options::default()).contains("0 nodes"));
     assert!(fault(&rows, u32::MAX, &Options::default()).contains("nodes"));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
@@ -168,11 +169,36 @@ fn hostile_options_and_rows_are_refused() {
     }
     let options = Options { restart_s: f64::NAN, ..Options::default() };
     assert!(fault(&rows, 2, &options).contains("restart"));
+    for (time, num_replicas, batch_size) in
+        [(f64::NAN, 1, 8), (f64::INFINITY, 1, 8), (-1.0, 1, 8), (0.0, 0, 8), (0.0, 1, 0)]
+    {
+        let bad = [row("a", time, num_replicas, batch_size)];
+        assert!(fault(&bad, 2, &Options::default()).contains("a is no job"));
+    }
     let large = [row("a", 0.0, 9, 16)];
     let fault = fault(&large, 2, &Options::default());
     assert_eq!(fault, "a asks for 9 replicas on a cluster of 8 GPUs");
     let none = run(&profiles(), &[], 2, &Options::default()).unwrap();
     assert_eq!((none.jobs.len(), none.rounds), (0, 0));
+}
+
+#[test]
+fn rounds_may_come_with_submissions_and_ends() {
+    let options = Options { at_events: true, ..options("tiresias") };
+    let rows = [row("a", 0.0, 4, 32), row("b", 70.0, 4, 32), row("c", 1_000_007.0, 1, 8)];
+    let outcome = run(&profiles(), &rows, 1, &options).unwrap();
+    let times: Vec<(Option<f64>, Option<f64>)> =
+        outcome.jobs.iter().map(|job| (job.started_s, job.completion_s)).collect();
+    // 30 s of start and 50 s of work each; the second follows on the first at once.
+    let wanted = [(0.0, 80.0), (80.0, 160.0), (1_000_007.0, 1_000_237.0)];
+    assert_eq!(times, wanted.map(|(start, end)| (Some(start), Some(end))));
+    // Three submissions, the end for which a job waits, and the grid while jobs are there: at 60
+    // and 120 s, and four times for the last.
+    assert_eq!(outcome.rounds, 3 + 1 + 2 + 4);
+    let plain = Options { at_events: false, ..options };
+    let outcome = run(&profiles(), &rows, 1, &plain).unwrap();
+    let starts: Vec<Option<f64>> = outcome.jobs.iter().map(|job| job.started_s).collect();
+    assert_eq!(starts, [60.0, 180.0, 1_000_020.0].map(Some));
 }
 
 #[test]
@@ -183,4 +209,62 @@ fn a_policy_that_gives_nothing_comes_to_an_end() {
     let outcome = run_with(&profiles(), &rows, 1, &options, &mut script).unwrap();
     assert_eq!(outcome.jobs[0].completion_s, None);
     assert_eq!(outcome.makespan_s(), None);
+}
+
+/// Two replicas from the first round on; keeps what it was told.
+#[derive(Debug, Default)]
+struct Watcher(Vec<(f64, f64, usize, Option<Elastic>)>);
+
+impl Planner for Watcher {
+    fn name(&self) -> &'static str {
+        "watcher"
+    }
+
+    fn batching(&self) -> Batching {
+        Batching::Goodput
+    }
+
+    fn round(&mut self, view: &View<'_>) -> Vec<Vec<Replicas>> {
+        assert_eq!((view.gpus, view.jobs.len()), (&[4][..], 1));
+        let job = &view.jobs[0];
+        self.0.push((job.attained_gpu_s, job.work_left, job.epoch, job.elastic.clone()));
+        vec![vec![on(0, 2)]]
+    }
+}
+
+#[test]
+fn a_policy_is_told_what_was_learned_and_what_is_left() {
+    let mut watcher = Watcher::default();
+    let rows = [row("a", 10.0, 1, 8)];
+    run_with(&profiles(), &rows, 1, &Options::default(), &mut watcher).unwrap();
+    let [first, second, ..] = &watcher.0[..] else { panic!("there were fewer rounds") };
+    let elastic = first.3.as_ref().unwrap();
+    assert_eq!((first.0, first.1, first.2), (0.0, 200.0, 0));
+    assert_eq!((elastic.throughput, elastic.replicas_max, elastic.age_s), (None, 1, 50.0));
+    assert_eq!(elastic.limits.initial, 8);
+    // For 30 s it held two GPUs and restarted; for 30 s it made 2 steps' worth a second, and then
+    // more: four replicas fill the largest batch, and gradients are all noise.
+    let elastic = second.3.as_ref().unwrap();
+    assert_eq!((second.0, second.2), (120.0, 0));
+    assert!((100.0..=140.0).contains(&second.1), "{} left", second.1);
+    assert!(elastic.throughput.is_some());
+    assert_eq!(elastic.replicas_max, 4);
+    assert_eq!((elastic.restarts, elastic.gradient.var), (0, 1.0));
+}
+
+#[test]
+fn our_own_policy_starts_jobs_as_they_come_and_is_the_same_every_time() {
+    let rows: Vec<Row> =
+        (0..6_u32).map(|at| row(&format!("toy-{at}"), f64::from(at * 7), 1, 8)).collect();
+    for policy in ["horizon", "horizon-shared", "horizon-oracle"] {
+        let outcome = run(&profiles(), &rows, 2, &options(policy)).unwrap();
+        for (job, row) in outcome.jobs.iter().zip(&rows) {
+            assert!(job.completion_s.is_some(), "{policy}: {job:?}");
+            assert_eq!(job.arrival_s.to_bits(), row.time.to_bits());
+        }
+        // There is room for all at first, and nobody waits for the end of an interval.
+        assert_eq!(outcome.jobs[0].started_s, Some(0.0), "{policy}");
+        assert_eq!(outcome.jobs[1].started_s, Some(7.0), "{policy}");
+        assert_eq!(run(&profiles(), &rows, 2, &options(policy)).unwrap(), outcome);
+    }
 }

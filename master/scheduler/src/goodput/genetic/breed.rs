@@ -23,6 +23,8 @@ pub(super) struct Score {
 pub(super) struct Breeder<const W: usize> {
     pub worth: Worth,
     capacity: Row<W>,
+    /// With fewer replicas a job gets none.
+    least: Vec<usize>,
     nodes: usize,
     /// What jobs have now, and the same within the nodes' GPUs.
     current: Vec<Row<W>>,
@@ -47,7 +49,7 @@ pub(super) struct Breeder<const W: usize> {
 impl<const W: usize> Breeder<W> {
     pub(super) fn new(
         gpus: &[u16],
-        jobs: &[&Candidate<'_>],
+        (jobs, least): (&[&Candidate<'_>], &[u32]),
         worth: Worth,
         settings: &Settings,
     ) -> Self {
@@ -74,6 +76,10 @@ impl<const W: usize> Breeder<W> {
         Self {
             worth,
             capacity,
+            least: least
+                .iter()
+                .map(|least| usize::try_from(*least).unwrap_or(usize::MAX))
+                .collect(),
             nodes: gpus.len(),
             current,
             home,
@@ -189,6 +195,14 @@ impl<const W: usize> Breeder<W> {
                 replicas = row::sum(row);
                 several = row::is_several(&row::used(row));
             }
+            if replicas < self.least[job] {
+                row::add(&mut left, row);
+                *row = row::empty();
+            }
+            if row::is_empty(row) {
+                inverse += 1.0 / FLOOR;
+                continue;
+            }
             for (word, key) in row.iter().zip(&self.keys[job]) {
                 hash = hash.wrapping_add(word.wrapping_mul(*key));
             }
@@ -201,11 +215,7 @@ impl<const W: usize> Breeder<W> {
         let active = row::only(&self.capacity, &row::above(&self.capacity, &left));
         let count = u64::try_from(state.len()).unwrap_or(u64::MAX);
         let gpus = u64::try_from(row::sum(&active)).unwrap_or(u64::MAX);
-        Score {
-            fitness: ratio(count, 1) / inverse,
-            utility: speedup / ratio(gpus.max(1), 1),
-            hash,
-        }
+        Score { fitness: ratio(count, 1) / inverse, utility: speedup / ratio(gpus.max(1), 1), hash }
     }
 
     /// A row with no more than so many replicas, and on no more nodes than a job may have, keeping

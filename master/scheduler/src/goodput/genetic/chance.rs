@@ -61,7 +61,11 @@ impl Sparse {
     }
 
     /// Calls `pick` for each picked item, in no order within a block.
-    pub(super) fn draw(&self, chance: &mut Chance<'_>, mut pick: impl FnMut(&mut Chance<'_>, usize)) {
+    pub(super) fn draw(
+        &self,
+        chance: &mut Chance<'_>,
+        mut pick: impl FnMut(&mut Chance<'_>, usize),
+    ) {
         let mut from = 0;
         while from < self.count {
             let (length, ladder) = if self.count - from >= BLOCK {

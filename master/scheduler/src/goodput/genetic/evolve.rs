@@ -19,7 +19,7 @@ const WORK_MAX: usize = 1 << 31;
 /// The fittest state of the last generation, by jobs in their order.
 pub(super) fn run<const W: usize>(
     gpus: &[u16],
-    jobs: &[&Candidate<'_>],
+    (jobs, least): (&[&Candidate<'_>], &[u32]),
     population: &mut Population,
     stream: &mut Pcg64Mcg,
     settings: &Settings,
@@ -32,7 +32,7 @@ pub(super) fn run<const W: usize>(
     let generations = generations.min(settings.generations);
     population.goodputs.renew(jobs);
     let worth = Worth::of(gpus, jobs, settings.rescale_s, &mut population.goodputs);
-    let breeder = Breeder::new(gpus, jobs, worth, settings);
+    let breeder = Breeder::new(gpus, (jobs, least), worth, settings);
     let known = population.states::<W>(gpus, &ids);
     let mut chance = Chance(stream);
     let mut round = Round::new(breeder, jobs.len(), count);

@@ -39,7 +39,8 @@ pub fn judge(
         speedups.push(entry.speedup);
         inverse += if replicas > 0 { entry.inverse } else { 1.0 / FLOOR };
     }
-    let in_use = |node: &usize| state.iter().any(|row| row.get(*node).is_some_and(|here| *here > 0));
+    let in_use =
+        |node: &usize| state.iter().any(|row| row.get(*node).is_some_and(|here| *here > 0));
     let used: u64 = (0..gpus.len()).filter(in_use).map(|node| u64::from(gpus[node])).sum();
     let count = u64::try_from(speedups.len()).unwrap_or(u64::MAX);
     let utility = speedups.iter().sum::<f64>() / ratio(used.max(1), 1);

@@ -222,9 +222,8 @@ mod tests {
     /// By hand: at fitness 4, 3, 1 and utility 0, 2, 4 the middle one spans everything.
     #[test]
     fn crowding_by_hand() {
-        let state = |slot, fitness, utility| {
-            Standing::new(slot, Score { fitness, utility, hash: 0 })
-        };
+        let state =
+            |slot, fitness, utility| Standing::new(slot, Score { fitness, utility, hash: 0 });
         let mut front =
             [state(0, 4.0, 0.0), state(1, 3.0, 2.0), state(2, 3.0, 2.0), state(3, 1.0, 4.0)];
         crowd(&mut front);

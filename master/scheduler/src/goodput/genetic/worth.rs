@@ -198,7 +198,12 @@ impl Worth {
     }
 
     /// Of a row of no more than the job's most replicas.
-    pub(super) fn at(&self, job: usize, replicas: usize, (several, changed): (bool, bool)) -> Entry {
+    pub(super) fn at(
+        &self,
+        job: usize,
+        replicas: usize,
+        (several, changed): (bool, bool),
+    ) -> Entry {
         let (from, most) = self.jobs[job];
         let way = usize::from(changed) * 2 + usize::from(several);
         self.entries[from + way * (most + 1) + replicas]
