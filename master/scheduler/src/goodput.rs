@@ -9,6 +9,8 @@ pub mod batch;
 pub mod efficiency;
 pub mod fit;
 pub mod genetic;
+pub mod horizon;
+pub mod shared;
 pub mod throughput;
 
 pub use batch::{Batch, Choice};

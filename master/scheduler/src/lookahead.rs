@@ -164,6 +164,8 @@ impl Round<'_> {
         let at = held.and_then(|held| shapes.iter().position(|shape| *shape == held));
         let size = at.unwrap_or(0);
         Stake {
+            now: None,
+            keep_s: 0.0,
             rungs,
             work: expected_work(entry, attained_s, shapes[size]),
             rescale_s: entry.cost_s,

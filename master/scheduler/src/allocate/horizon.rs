@@ -94,11 +94,16 @@ pub struct Rung {
 pub struct Stake<'a> {
     /// By share, ascending. What it holds is one of them.
     pub rungs: &'a [Rung],
+    /// Work done in a second for now, by rung: where the rates of the rungs are means over all
+    /// that is left, and far from what the job does at first.
+    pub now: Option<&'a [f64]>,
     /// Expected work left, in the unit of the rates.
     pub work: f64,
     /// Seconds without progress where it changes its rung, or starts again.
     pub rescale_s: f64,
     pub held: Option<usize>,
+    /// Seconds without progress that are still to come where it keeps its rung.
+    pub keep_s: f64,
     /// True once it held anything: the first start costs nothing.
     pub started: bool,
     /// Since its arrival.
@@ -143,26 +148,57 @@ pub struct Choice {
 /// What the projection says.
 #[derive(Clone, Debug)]
 struct Outlook {
-    /// Price of a unit of each job's work.
+    /// Price of a unit of each job's work, on average over all that is left.
     each: Vec<f64>,
+    /// Price of the unit that comes next: a second saved is worth as much early as late.
+    next: Vec<f64>,
     /// Seconds to each job's end; empty where they were not followed.
     ends_s: Vec<f64>,
     sum_s: f64,
 }
 
-/// Parts of a capacity (1 is the whole cluster) for jobs. `fairness` is the weight that a job
-/// gains with each time that its finish-time ratio is over 1.
+/// How far a choice looks ahead, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Foresight {
+    /// The weight that a job gains with each time that its finish-time ratio is over 1.
+    pub fairness: f64,
+    /// Jobs that are still to come count as this times the root of the jobs present.
+    pub coming: f64,
+    /// A choice is taken to last this times the projected mean time between two ends.
+    pub span: f64,
+}
+
+impl Default for Foresight {
+    /// For jobs of parameter servers and workers, on whose study these were tuned.
+    fn default() -> Self {
+        Self { fairness: 0.5, coming: 2.0, span: 1.0 }
+    }
+}
+
+/// [`horizon_with`] with the default foresight at this fairness.
 #[must_use]
 pub fn horizon(stakes: &[Stake<'_>], capacity: f64, fairness: f64, room: &mut dyn Room) -> Choice {
+    horizon_with(stakes, capacity, &Foresight { fairness, ..Foresight::default() }, room)
+}
+
+/// Parts of a capacity (1 is the whole cluster) for jobs.
+#[must_use]
+pub fn horizon_with(
+    stakes: &[Stake<'_>],
+    capacity: f64,
+    foresight: &Foresight,
+    room: &mut dyn Room,
+) -> Choice {
     if stakes.is_empty() || !(capacity.is_finite() && capacity > 0.0) {
         let nothing = Given { rung: None, price: 0.0, weight: 0.0, end_s: None };
         return Choice { given: vec![nothing; stakes.len()], span_s: 0.0, sum_s: 0.0 };
     }
     let equal = capacity / float(stakes.len());
-    let weights: Vec<f64> = stakes.iter().map(|stake| stake.weight(equal, fairness)).collect();
-    let outlook = price::prices(stakes, capacity, &weights);
-    let span_s = choose::span_s(stakes, &outlook, &weights);
-    let prices = &outlook.each;
+    let weights: Vec<f64> =
+        stakes.iter().map(|stake| stake.weight(equal, foresight.fairness)).collect();
+    let outlook = price::prices(stakes, capacity, (&weights, foresight.coming));
+    let span_s = foresight.span * choose::gap_s(stakes, &outlook, &weights);
+    let prices = &outlook.next;
     let rungs = choose::Chooser { stakes, prices, span_s, capacity, room }.choose();
     let given = rungs.into_iter().enumerate().map(|(job, rung)| Given {
         rung,
@@ -195,6 +231,11 @@ impl Stake<'_> {
             (below, rate) = (rung.share, rung.rate);
         }
         rate
+    }
+
+    /// Work done in a second on a rung for now.
+    fn now(&self, rung: usize) -> f64 {
+        self.now.map_or(self.rungs[rung].rate, |now| now[rung])
     }
 
     /// Seconds to its end alone on a share.

@@ -6,5 +6,6 @@
 mod fits;
 mod formulas;
 mod genetic;
+mod horizon;
 mod hostile;
 mod recorded;

@@ -46,6 +46,8 @@ fn choose(jobs: &[Job], rescale_s: f64, fairness: f64) -> Choice {
     let stakes: Vec<Stake<'_>> = jobs
         .iter()
         .map(|job| Stake {
+            now: None,
+            keep_s: 0.0,
             rungs: &job.rungs,
             work: job.work,
             rescale_s,

@@ -59,8 +59,7 @@ const ESTIMATED: [Estimated; 3] = [
 ];
 
 /// A number by error: its name, the paper's, where it is measured, and where its lines go.
-type Curve<'a> =
-    (&'static str, &'a [f64; 6], fn(&Measured) -> &Vec<f64>, &'a mut Vec<Line>);
+type Curve<'a> = (&'static str, &'a [f64; 6], fn(&Measured) -> &Vec<f64>, &'a mut Vec<Line>);
 
 fn run(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = settings.runs.unwrap_or(EXPERIMENT.runs).max(1);

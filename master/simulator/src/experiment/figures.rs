@@ -174,7 +174,10 @@ fn fig11(settings: &Settings<'_>) -> Result<Report, String> {
     let runs = runs(settings, &FIG11);
     let mut rivals = baselines((2.39, 1.63), (1.74, 1.22));
     rivals.extend(horizon());
-    let case = Case { note: "what makes the difference: one cause at a time below", ..Case::of(rivals, runs) };
+    let case = Case {
+        note: "what makes the difference: one cause at a time below",
+        ..Case::of(rivals, runs)
+    };
     let causes = causes(settings, &case);
     figure(settings, &FIG11, &[("Testbed", case)], &causes)
 }

@@ -42,6 +42,15 @@ impl Agent {
         }
     }
 
+    pub(super) fn rows(&self) -> &[Observation] {
+        &self.rows
+    }
+
+    /// True once steps were timed.
+    pub(super) fn has_learned(&self) -> bool {
+        self.throughput.is_some()
+    }
+
     /// Sees steps with a local batch. A shape that was not timed before is one more row of the
     /// fit: times are exact here, so that a further look at one tells nothing.
     pub(super) fn learn(&mut self, spread: Spread, local: u32, timing: Timing, gradient: Gradient) {

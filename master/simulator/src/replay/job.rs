@@ -11,6 +11,8 @@ use super::profile::Timing;
 use super::rows::Row;
 use crate::outcome::{JobOutcome, Span};
 
+/// After so many seconds of its first steps a job tells of them.
+const FIRST_STEPS_S: f64 = 1.0;
 /// By how much a job may become faster from one round to the next, as its batch and its epoch
 /// change, without an end being overlooked.
 const QUICKENS_MAX: f64 = 4.0;
@@ -94,6 +96,7 @@ impl<'a> Job<'a> {
             executed_s: self.executed_s,
             restarts,
             elastic: self.agent.as_ref().map(|agent| agent.elastic(restarts, age_s)),
+            timed: self.agent.as_ref().map_or(&[], Agent::rows),
             restart_left_s: self.delay_s,
             epoch: self.epoch,
             epochs,
@@ -162,6 +165,13 @@ impl<'a> Job<'a> {
         let gain = gradient.gain(whole / f64::from(self.app.limits().initial));
         let rate = gain / timing.iteration_s(self.batch.accumulation) * (1.0 - slowed);
         (timing, gradient, if rate.is_finite() && rate > 0.0 { rate } else { 0.0 })
+    }
+
+    /// Seconds until it reports its first steps; none where it has, or holds nothing.
+    pub(super) fn until_report_s(&self) -> Option<f64> {
+        let agent = self.agent.as_ref().filter(|agent| !agent.has_learned())?;
+        let runs = self.replicas > 0 && self.completion_s.is_none() && agent.rows().is_empty();
+        runs.then_some(self.delay_s + FIRST_STEPS_S)
     }
 
     /// Holds what it holds for so long.

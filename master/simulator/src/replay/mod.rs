@@ -7,6 +7,7 @@
 
 mod agent;
 pub mod app;
+mod horizon;
 mod job;
 mod planner;
 mod policies;
@@ -18,6 +19,7 @@ mod run;
 mod tables;
 
 pub use app::{App, Curve, Folders, Profiles, find_profiles};
+pub use horizon::Horizon;
 pub use planner::{Batching, JobView, Planner, View};
 pub use policies::{OptimusOracle, Tiresias};
 pub use pollux::Pollux;

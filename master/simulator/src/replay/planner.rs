@@ -3,6 +3,7 @@
 use std::fmt;
 
 use scheduler::baseline::gpus::Replicas;
+use scheduler::goodput::fit::Observation;
 use scheduler::goodput::{Elastic, Limits};
 
 use super::app::App;
@@ -15,6 +16,12 @@ pub trait Planner: fmt::Debug {
 
     /// Who chooses the batches of the jobs.
     fn batching(&self) -> Batching;
+
+    /// Whether it is asked at every arrival and completion too, and when a job has been timed for
+    /// the first time: else only at the end of each interval.
+    fn acts_at_events(&self) -> bool {
+        false
+    }
 
     /// The replicas of each job on its nodes, in the order of the view's jobs; of up to four nodes
     /// the order counts, as rings are measured. An allocation other than what the job holds costs
@@ -75,6 +82,8 @@ pub struct JobView<'a> {
     pub work_left: f64,
     /// What was learned of its goodput, where batches are chosen by it.
     pub elastic: Option<Elastic>,
+    /// Times of its steps, one for each shape and batch that was timed.
+    pub timed: &'a [Observation],
     /// The truth about it: for oracles only.
     pub app: &'a App,
 }

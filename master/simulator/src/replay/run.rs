@@ -2,8 +2,10 @@
 
 use scheduler::baseline::gpus::{self, Replicas};
 use scheduler::goodput::genetic::Settings;
+use scheduler::goodput::horizon::Settings as Knobs;
 
 use super::app::Profiles;
+use super::horizon::Horizon;
 use super::job::Job;
 use super::planner::{Planner, View};
 use super::policies::{OptimusOracle, Tiresias};
@@ -13,7 +15,8 @@ use super::rows::{Row, TIME_MAX};
 use crate::outcome::{Outcome, Sample};
 
 /// Policies by name.
-pub const POLICIES: [&str; 3] = ["pollux", "tiresias", "optimus-oracle"];
+pub const POLICIES: [&str; 6] =
+    ["horizon", "horizon-shared", "horizon-oracle", "pollux", "tiresias", "optimus-oracle"];
 /// A run is given up so long after the last submission.
 const AFTER_LAST_S: f64 = 365.0 * 86_400.0;
 /// More nodes than are simulated.
@@ -62,6 +65,9 @@ pub fn run(
     options: &Options,
 ) -> Result<Outcome, String> {
     let mut planner: Box<dyn Planner> = match options.policy.as_str() {
+        "horizon" => Box::new(Horizon::new(Knobs::default())),
+        "horizon-shared" => Box::new(Horizon::sharing(Knobs::default())),
+        "horizon-oracle" => Box::new(Horizon::with_oracle(Knobs::default())),
         "pollux" => Box::new(Pollux::new(options.seed, Settings::default())),
         "tiresias" => Box::new(Tiresias::default()),
         "optimus-oracle" => Box::new(OptimusOracle::default()),
@@ -184,7 +190,7 @@ impl<'a> Replay<'a> {
     /// Lets all jobs run for an interval, then the policy act.
     fn round(&mut self, planner: &mut dyn Planner) -> Result<(), String> {
         let slowed = self.interfered();
-        let (from_s, until_s) = (self.now_s, self.next_s(&slowed));
+        let (from_s, until_s) = (self.now_s, self.next_s(&slowed, planner.acts_at_events()));
         for (job, slowed) in self.active.iter().zip(slowed) {
             self.jobs[*job].advance(from_s, until_s - from_s, slowed);
         }
@@ -211,7 +217,7 @@ impl<'a> Replay<'a> {
 
     /// When the next round is.
     #[expect(clippy::cast_precision_loss, reason = "intervals of a run are far below 2^52")]
-    fn next_s(&mut self, slowed: &[f64]) -> f64 {
+    fn next_s(&mut self, slowed: &[f64], acts_at_events: bool) -> f64 {
         let interval_s = self.options.interval_s;
         let coming_s = self.coming.last().map(|job| self.jobs[*job].row().time);
         if let Some(coming_s) = coming_s.filter(|_| self.active.is_empty()) {
@@ -221,7 +227,7 @@ impl<'a> Replay<'a> {
         }
         let tick_s = (self.interval + 1) as f64 * interval_s;
         let mut until_s = tick_s;
-        if self.options.at_events {
+        if self.options.at_events || acts_at_events {
             until_s = coming_s.map_or(until_s, |at_s| at_s.min(until_s));
             for (job, slowed) in self.active.iter().zip(slowed) {
                 let end_s = self.jobs[*job].end_before(self.now_s, until_s, *slowed);
@@ -229,6 +235,11 @@ impl<'a> Replay<'a> {
                 let end_s = end_s.filter(|at_s| *at_s > self.now_s);
                 until_s = end_s.map_or(until_s, |at_s| at_s.min(until_s));
             }
+        }
+        if acts_at_events {
+            let first = |job: &usize| self.jobs[*job].until_report_s();
+            let reports = self.active.iter().filter_map(first);
+            until_s = reports.map(|in_s| self.now_s + in_s).fold(until_s, f64::min);
         }
         if until_s >= tick_s {
             self.interval += 1;

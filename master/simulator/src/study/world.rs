@@ -231,6 +231,8 @@ impl World<'_> {
         for ((job, seen), rungs) in self.here.iter().zip(&seen).zip(&rungs) {
             let live = &self.live[*job];
             stakes.push(Stake {
+                now: None,
+                keep_s: 0.0,
                 rungs,
                 work: seen.work,
                 rescale_s: self.workload.setting.rescale_cost_s,

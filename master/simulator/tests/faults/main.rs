@@ -1,6 +1,5 @@
 //! Small clusters in which everything goes wrong: they heal, and planted bugs are found.
 
-#![expect(clippy::unwrap_used, reason = "a missing value should stop the test at once")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

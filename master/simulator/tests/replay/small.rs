@@ -156,7 +156,7 @@ fn hostile_options_and_rows_are_refused() {
     let fault = |rows: &[Row], nodes, options: &Options| {
         run(&profiles(), rows, nodes, options).unwrap_err()
     };
-    assert!(fault(&rows, 2, &options("fifo")).contains("there are pollux, tiresias"));
+    assert!(fault(&rows, 2, &options("fifo")).contains("there are horizon,"));
     assert!(fault(&rows, 0, &Options::default()).contains("0 nodes"));
     assert!(fault(&rows, u32::MAX, &Options::default()).contains("nodes"));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
@@ -250,4 +250,22 @@ fn a_policy_is_told_what_was_learned_and_what_is_left() {
     assert!(elastic.throughput.is_some());
     assert_eq!(elastic.replicas_max, 4);
     assert_eq!((elastic.restarts, elastic.gradient.var), (0, 1.0));
+}
+
+#[test]
+fn our_own_policy_starts_jobs_as_they_come_and_is_the_same_every_time() {
+    let folder = measured();
+    let placements = folder.path().join("profiles/toy/placements.csv");
+    fs::write(placements, format!("{PLACEMENTS}3,8,1,0\n3,16,2,0\n")).unwrap();
+    let profiles = Profiles::load(&Folders::of(folder.path()), ["toy"]).unwrap();
+    let rows: Vec<Row> =
+        (0..6_u32).map(|at| row(&format!("toy-{at}"), f64::from(at * 7), 1, 8)).collect();
+    for policy in ["horizon", "horizon-shared", "horizon-oracle"] {
+        let outcome = run(&profiles, &rows, 1, &options(policy)).unwrap();
+        assert!(outcome.jobs.iter().all(|job| job.completion_s.is_some()), "{policy}");
+        // Nobody waits for the end of an interval while there is room.
+        assert_eq!(outcome.jobs[0].started_s, Some(0.0), "{policy}");
+        assert_eq!(outcome.jobs[1].started_s, Some(7.0), "{policy}");
+        assert_eq!(run(&profiles, &rows, 1, &options(policy)).unwrap(), outcome);
+    }
 }

@@ -3,9 +3,7 @@
 use super::pack::pack;
 use super::{Outlook, Room, Stake, hull};
 
-/// A change lasts this times the projected mean time between two completions: then most rungs are
-/// chosen anew anyway.
-const SPAN: f64 = 1.0;
+/// Of more jobs the time between two ends is taken for no shorter.
 const SPAN_JOBS_MAX: f64 = 12.0;
 /// The span is at least this times what a rescale costs, or nothing would ever change where many
 /// jobs end in quick succession.
@@ -22,11 +20,11 @@ const PACKED_MAX: usize = 32;
 /// A choice must be worth this much more than leaving everything as it is: rounding only.
 const BETTER: f64 = 1e-9;
 
-/// Seconds that a choice is taken to last.
-pub(super) fn span_s(stakes: &[Stake<'_>], outlook: &Outlook, weights: &[f64]) -> f64 {
+/// The projected mean time between two ends, in s: then most rungs are chosen anew anyway.
+pub(super) fn gap_s(stakes: &[Stake<'_>], outlook: &Outlook, weights: &[f64]) -> f64 {
     let (jobs, weight) = (super::float(stakes.len().max(1)), weights.iter().sum::<f64>());
     let gap_s = outlook.sum_s / weight.max(f64::MIN_POSITIVE) / jobs.min(SPAN_JOBS_MAX);
-    if gap_s.is_finite() { SPAN * gap_s } else { f64::MAX }
+    if gap_s.is_finite() { gap_s } else { f64::MAX }
 }
 
 /// A choice on its way.
@@ -72,16 +70,18 @@ impl Chooser<'_> {
     /// Part of the span that a job loses by going to a rung.
     fn lost(&self, job: usize, rung: usize) -> f64 {
         let stake = &self.stakes[job];
-        if !stake.started || stake.held == Some(rung) {
-            return 0.0;
-        }
+        let lost_s = match stake.held {
+            Some(held) if held == rung => stake.keep_s,
+            _ if stake.started => stake.rescale_s,
+            _ => return 0.0,
+        };
         let span_s = self.span_s.max(SPAN_MIN * stake.rescale_s);
-        if span_s > 0.0 { (stake.rescale_s / span_s).min(1.0) } else { 0.0 }
+        if span_s > 0.0 { (lost_s / span_s).min(1.0) } else { 0.0 }
     }
 
     /// Value a second of a job on a rung, over the span.
     fn worth(&self, job: usize, rung: usize) -> f64 {
-        self.prices[job] * self.stakes[job].rungs[rung].rate * (1.0 - self.lost(job, rung))
+        self.prices[job] * self.stakes[job].now(rung) * (1.0 - self.lost(job, rung))
     }
 
     fn worth_of(&self, given: &[Option<usize>]) -> f64 {
@@ -146,8 +146,7 @@ impl Chooser<'_> {
     fn ideal(&self) -> Vec<Option<usize>> {
         let mut steps: Vec<(f64, f64, usize, usize)> = Vec::new();
         for (job, stake) in self.stakes.iter().enumerate() {
-            let point =
-                |rung: usize| (stake.rungs[rung].share, self.prices[job] * stake.rungs[rung].rate);
+            let point = |rung: usize| (stake.rungs[rung].share, self.prices[job] * stake.now(rung));
             let mut last = (0.0, 0.0);
             for rung in hull(last, (0..stake.rungs.len()).map(|rung| (rung, point(rung)))) {
                 let next = point(rung);

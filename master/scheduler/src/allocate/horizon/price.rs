@@ -9,18 +9,21 @@ const FOLLOWED_MAX: usize = 64;
 /// Times that the order is taken from the projection of the one before.
 const ORDERS_MAX: usize = 4;
 
-/// The jobs that are still to come count as this times the root of the jobs present, and use a
-/// share of the cluster with this power of it.
-const COMING: f64 = 2.0;
+/// The jobs that are still to come use a share of the cluster with this power of it.
 const COMING_POWER: f64 = 0.7;
 /// Pieces that the concave function of the jobs to come is cut into, each half the one before.
 const COMING_PIECES: i32 = 14;
 
 /// Prices by the order of completions that projects best.
-pub(super) fn prices(stakes: &[Stake<'_>], capacity: f64, weights: &[f64]) -> Outlook {
+pub(super) fn prices(
+    stakes: &[Stake<'_>],
+    capacity: f64,
+    (weights, coming): (&[f64], f64),
+) -> Outlook {
     let order = by_time_alone(stakes, capacity, weights);
     let hulls: Vec<Vec<usize>> = stakes.iter().map(|stake| priced_rungs(stake, capacity)).collect();
-    let ask = Ask { stakes, hulls: &hulls, capacity, weights };
+    let coming = coming * super::float(stakes.len()).sqrt();
+    let ask = Ask { stakes, hulls: &hulls, capacity, weights, coming };
     let mut best = ask.outlook(&order);
     if stakes.len() > FOLLOWED_MAX {
         return best;
@@ -63,13 +66,15 @@ struct Ask<'a> {
     hulls: &'a [Vec<usize>],
     capacity: f64,
     weights: &'a [f64],
+    /// Jobs to come.
+    coming: f64,
 }
 
 impl Ask<'_> {
     /// The prices where jobs end in the reverse of this order.
     fn outlook(&self, order: &[usize]) -> Outlook {
         let mut supply = Supply::new();
-        let coming = COMING * super::float(order.len()).sqrt();
+        let coming = self.coming;
         let mut share = self.capacity;
         let ahead = |share: f64| coming * libm::pow(share / self.capacity, COMING_POWER);
         for piece in 0..COMING_PIECES {
@@ -79,6 +84,7 @@ impl Ask<'_> {
         }
         let mut behind = coming;
         let mut each = vec![0.0; self.stakes.len()];
+        let mut next = each.clone();
         for job in order {
             behind += self.weights[*job];
             let rungs = self.stakes[*job].rungs;
@@ -89,6 +95,7 @@ impl Ask<'_> {
             });
             let price = if price.is_finite() { price } else { 0.0 };
             each[*job] = price;
+            next[*job] = self.next(*job, behind, &supply).unwrap_or(price);
             let (mut share, mut rate) = (0.0, 0.0);
             for rung in &self.hulls[*job] {
                 let rung = &rungs[*rung];
@@ -99,7 +106,7 @@ impl Ask<'_> {
                 (share, rate) = (rung.share, rung.rate);
             }
         }
-        let mut outlook = Outlook { each, ends_s: Vec::new(), sum_s: 0.0 };
+        let mut outlook = Outlook { each, next, ends_s: Vec::new(), sum_s: 0.0 };
         if order.len() > FOLLOWED_MAX {
             let sum: f64 =
                 order.iter().map(|job| outlook.each[*job] * self.stakes[*job].work).sum();
@@ -109,6 +116,16 @@ impl Ask<'_> {
             self.follow(&mut outlook);
         }
         outlook
+    }
+
+    /// The price of the work that a job does next, where it makes other progress now than later.
+    fn next(&self, job: usize, behind: f64, supply: &Supply) -> Option<f64> {
+        let now = self.stakes[job].now?;
+        let rungs = self.stakes[job].rungs.iter().zip(now);
+        let prices = rungs
+            .filter(|(rung, _)| rung.share <= self.capacity)
+            .map(|(rung, now)| (behind - supply.worth(self.capacity - rung.share)).max(0.0) / now);
+        prices.reduce(f64::min).filter(|price| price.is_finite())
     }
 
     /// Rolls the present jobs forward: at every instant each rung goes where it is worth most.
