@@ -171,6 +171,7 @@ impl Control {
         if record.phase.is_final() {
             self.finished.insert((record.ended.unwrap_or_default(), id));
             self.jobs.insert(id, Job::new(record, Millis::default()));
+            self.remove_old_litter(id);
             return;
         }
         record.phase = without_what_was_in_flight(record.phase);
@@ -194,7 +195,17 @@ impl Control {
         self.arm_phase_timers(id);
         self.arm_periodic(id);
         self.touch(id);
+        self.remove_old_litter(id);
         self.out.settle.insert(id);
+    }
+
+    /// What was being published when the master died, of a job whose processes are gone.
+    fn remove_old_litter(&mut self, id: JobId) {
+        let job = self.job(id);
+        if job.life().is_none() && !job.record.litter.is_empty() {
+            self.remove_litter(id);
+            self.touch(id);
+        }
     }
 
     fn restore_share(&mut self, id: JobId, share: &model::NodeShare) {

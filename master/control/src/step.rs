@@ -318,7 +318,7 @@ impl Control {
         let job = self.job_mut(id);
         job.record.ended = Some(unix);
         job.record.wish = None;
-        job.publishing = None;
+        // A checkpoint that is being published still comes to its end: nobody else removes it.
         job.live = None;
         let name = job.phase_name().name();
         let text = match job.phase() {

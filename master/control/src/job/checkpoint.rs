@@ -280,6 +280,11 @@ impl Control {
             Err(error) => {
                 let words: String = error.chars().take(500).collect();
                 self.save_failed_of(id, checkpoint, &words);
+                if self.job(id).life().is_none() {
+                    // Its folder was spared when the processes went.
+                    self.remove_litter(id);
+                    self.touch(id);
+                }
                 return;
             }
         };
