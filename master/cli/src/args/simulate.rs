@@ -40,7 +40,7 @@ pub(crate) struct SimulateArgs {
     )]
     pub faults: Option<u32>,
     /// How to decide; several are run on the same jobs and compared with the first
-    #[arg(long = "policy", value_name = "NAME", default_value = "horizon")]
+    #[arg(long = "policy", value_name = "NAME", default_value = "horizon", value_delimiter = ',')]
     pub policies: Vec<String>,
     /// Chance of the run, or of the first of several [default: 1]
     #[arg(long, value_name = "N")]

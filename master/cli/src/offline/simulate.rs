@@ -44,6 +44,17 @@ pub(crate) fn simulate(context: &mut Context<'_>, args: &SimulateArgs) -> Result
         draw(path, args, &outcomes)?;
     }
     print(context, args, &timelines, &outcomes)?;
+    for (policy, outcomes) in args.policies.iter().zip(&outcomes) {
+        let jobs = || outcomes.iter().flat_map(|outcome| &outcome.jobs);
+        let open = jobs().filter(|job| job.completion_s.is_none()).count();
+        if open > 0 {
+            context.output.talk(&format!(
+                "note: under {policy} {open} of {} had not ended by the limit; means are those of the \
+                 others",
+                count(jobs().count(), "job", "jobs"),
+            ));
+        }
+    }
     let runs = usize::try_from(runs).unwrap_or(usize::MAX);
     context.output.talk(&format!(
         "simulated {} under {}, {} of each, in {}",

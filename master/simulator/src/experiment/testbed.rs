@@ -314,7 +314,8 @@ mod tests {
         for job in &PAPER_JOBS {
             let known = models::find(job.model).unwrap();
             let (few, many) = (epochs(known.beta, 0.05), epochs(known.beta, 0.01));
-            assert!((PATIENCE..many).contains(&few) && many < 60, "{}: {few} {many}", job.name);
+            // ResNet-50 falls by less than 1 % from its first epoch on, as Figure 5 has it.
+            assert!((PATIENCE..=many).contains(&few) && many < 60, "{}: {few} {many}", job.name);
         }
     }
 

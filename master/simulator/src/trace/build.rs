@@ -55,7 +55,14 @@ pub struct Built {
 /// Jobs larger than the cluster, by line, or a trace of the Pollux paper's, whose jobs have no
 /// servers and are replayed in another way; [`PolluxRow`]s are only matched against the cluster.
 pub fn build(trace: &Trace, cluster: &Cluster, seed: u64) -> Result<Built, TraceError> {
-    let (cluster, notes) = assumed(cluster, matches!(trace, Trace::Pollux(_)));
+    let (cluster, mut notes) = assumed(cluster, matches!(trace, Trace::Pollux(_)));
+    if matches!(trace, Trace::Philly(_)) {
+        notes.push(format!(
+            "a row of n GPUs ran as n servers and n workers; its speed at other sizes is that of a \
+             measured model drawn by the seed, and a policy may give it 1 to {GROWTH}·n of each \
+             (Philly traces, Microsoft, CC-BY-4.0)"
+        ));
+    }
     if cluster.nodes.is_empty() {
         return Err(TraceError::of_file("needs a cluster with nodes", "give it some"));
     }
