@@ -9,6 +9,9 @@ use crate::outcome::{JobOutcome, Outcome, Sample, Span, mean};
 /// With no slots, or where rescales take longer than rounds, jobs may never end.
 const ROUNDS_MAX: u64 = 100_000;
 
+/// Slots, servers and workers, and the rate of a size.
+type Size = (u32, (u32, u32), f64);
+
 /// How a job stands.
 #[derive(Clone, Debug, Default)]
 struct Live {
@@ -33,7 +36,7 @@ struct World<'a> {
     outcome: Outcome,
     round_s: f64,
     /// For each model the best shapes by slots, each faster than the one before.
-    ladders: Vec<Vec<(u32, (u32, u32), f64)>>,
+    ladders: Vec<Vec<Size>>,
 }
 
 enum Event {
@@ -84,8 +87,8 @@ pub fn run(workload: &Workload, kind: Kind) -> Outcome {
 }
 
 /// Slots, shape and rate of a job's sizes worth having.
-fn ladder(job: &Job, slots: u32) -> Vec<(u32, (u32, u32), f64)> {
-    let mut ladder: Vec<(u32, (u32, u32), f64)> = Vec::new();
+fn ladder(job: &Job, slots: u32) -> Vec<Size> {
+    let mut ladder: Vec<Size> = Vec::new();
     for size in 2..=slots {
         let rates = (1..size).map(|p| ((p, size - p), job.model.rate(p, size - p)));
         let best = rates.reduce(|best, next| if next.1 > best.1 { next } else { best });
@@ -100,7 +103,7 @@ fn ladder(job: &Job, slots: u32) -> Vec<(u32, (u32, u32), f64)> {
 /// Slots that are left, with what each job's rungs take.
 struct Pool<'a> {
     left: u32,
-    sizes: Vec<&'a [(u32, (u32, u32), f64)]>,
+    sizes: Vec<&'a [Size]>,
 }
 
 impl Room for Pool<'_> {
@@ -213,7 +216,7 @@ impl World<'_> {
         let slots = self.workload.setting.slots;
         let seen: Vec<Seen> = self.here.iter().map(|job| self.seen(*job)).collect();
         let rung = |factor: f64| {
-            move |(size, _, rate): &(u32, (u32, u32), f64)| Rung {
+            move |(size, _, rate): &Size| Rung {
                 share: f64::from(*size) / f64::from(slots),
                 rate: rate * factor,
             }
