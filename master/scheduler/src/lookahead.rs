@@ -54,7 +54,8 @@ impl Books for Total<'_> {
 
 impl Round<'_> {
     pub(crate) fn run_lookahead(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
-        self.serve_fixed();
+        // Who shares takes his turn by what he is worth, not by arrival.
+        self.serve_fixed(|entry| !entry.is_share());
         for attempt in 1..=TRIES_MAX {
             self.allocate();
             watch(Stage::Allocated);
@@ -97,14 +98,16 @@ impl Round<'_> {
                 *left -= need;
             }
         }
+        let capacity = capacity(&left, self.room.total());
+        let equal = capacity / float(asks.len().max(1));
         let (ladders, rungs): (Vec<Vec<Rung>>, Vec<Vec<Shape>>) =
-            asks.iter().map(|job| self.ladder(*job)).unzip();
+            asks.iter().map(|job| self.ladder(*job, equal)).unzip();
+        let usual_s = self.usual_s(&asks);
         let stakes: Vec<Stake<'_>> = asks
             .iter()
             .zip(ladders.iter().zip(&rungs))
-            .map(|(job, (ladder, shapes))| self.stake(*job, ladder, shapes))
+            .map(|(job, (ladder, shapes))| self.stake(*job, usual_s, (ladder, shapes)))
             .collect();
-        let capacity = capacity(&left, self.room.total());
         let demands = asks.iter().map(|job| self.room.demand(*job));
         let mut total =
             Total { left, jobs: demands.zip(rungs.iter().map(Vec::as_slice)).collect() };
@@ -137,7 +140,9 @@ impl Round<'_> {
         (self.entries[job].standing == Standing::Running).then(|| self.current_shape(job))
     }
 
-    fn ladder(&self, job: usize) -> (Vec<Rung>, Vec<Shape>) {
+    /// The sizes that a job may have. One whose end is not known has at most its equal part: with
+    /// that much its end becomes known soon, and more would be given on faith.
+    fn ladder(&self, job: usize, equal: f64) -> (Vec<Rung>, Vec<Shape>) {
         let (demand, total) = (self.room.demand(job), self.room.total());
         let share = |shape: Shape| {
             let shares = demand.of(shape).zip(total);
@@ -145,29 +150,49 @@ impl Round<'_> {
                 .map(|(need, total)| crate::allocate::dominant_share(&[need], &[*total]))
                 .fold(0.0, f64::max)
         };
-        ladder(&self.entries[job].gains, self.held(job), &share)
+        let held = self.held(job);
+        let (rungs, shapes) = ladder(&self.entries[job].gains, held, &share);
+        let least = rungs.first().map_or(0.0, |rung| rung.share);
+        let most = if self.entries[job].young { equal.max(least) } else { f64::INFINITY };
+        let fair = |(rung, shape): &(Rung, Shape)| rung.share <= most || Some(*shape) == held;
+        rungs.into_iter().zip(shapes).filter(fair).unzip()
     }
 
-    fn stake<'s>(&self, job: usize, rungs: &'s [Rung], shapes: &[Shape]) -> Stake<'s> {
+    /// Seconds that a job takes in all with its least shape: the mean of those whose end is known
+    /// and of what the policy assumes.
+    fn usual_s(&self, jobs: &[usize]) -> f64 {
+        let all_s = |job: &usize| {
+            let entry = &self.entries[*job];
+            let pace = entry.gains.progress.filter(|_| !entry.young)?;
+            let shape = self.held(*job).unwrap_or(entry.gains.least);
+            let work = left_by_range(entry, pace.work) + work_done(entry, shape);
+            let seconds = work / pace.speed.work_per_s(entry.gains.least);
+            (seconds.is_finite() && seconds > 0.0).then_some(seconds)
+        };
+        let known: Vec<f64> = jobs.iter().filter_map(all_s).collect();
+        let sum = known.iter().sum::<f64>() + self.policy.unknown_remaining_s;
+        sum / float(known.len() + 1)
+    }
+
+    fn stake<'s>(
+        &self,
+        job: usize,
+        usual_s: f64,
+        (rungs, shapes): (&'s [Rung], &[Shape]),
+    ) -> Stake<'s> {
         let entry = &self.entries[job];
         let (now, arrival) = (self.now, entry.input.arrival);
-        let attained_s = entry.input.attained_s;
-        let attained_s = if attained_s.is_finite() && attained_s > 0.0 { attained_s } else { 0.0 };
+        let attained_s = attained_s(entry);
         let held = self.held(job);
         // What it had is counted in GPUs, or in tasks where it uses none.
-        let unit_share = |shape: Shape, share: f64| {
-            let each = entry.input.worker.gpus.saturating_mul(u64::from(shape.workers));
-            let tasks = u64::from(shape.servers) + u64::from(shape.workers);
-            let units = if each > 0 { each } else { tasks };
-            share / f64::from(u32::try_from(units.max(1)).unwrap_or(u32::MAX))
-        };
+        let unit_share = |shape: Shape, share: f64| share / units(entry, shape);
         let at = held.and_then(|held| shapes.iter().position(|shape| *shape == held));
         let size = at.unwrap_or(0);
         Stake {
             now: None,
             keep_s: 0.0,
             rungs,
-            work: expected_work(entry, attained_s, shapes[size]),
+            work: expected_work(entry, usual_s, shapes[size]),
             rescale_s: entry.cost_s,
             held: at,
             started: entry.input.current.is_some() || attained_s > 0.0,
@@ -406,25 +431,52 @@ fn capacity(left: &[i128], total: &[i128]) -> f64 {
     left.iter().zip(total).map(part).fold(0.0, f64::max)
 }
 
-/// Work left: the mean of its range; of a job whose end is not known at least as much as it did
-/// up to now, as long ones are met more often.
-fn expected_work(entry: &Entry<'_>, attained_s: f64, shape: Shape) -> f64 {
-    let Some(pace) = entry.gains.progress else { return 1.0 };
-    let Want::Share { remaining, .. } = &entry.input.want else { return pace.work };
+/// GPU seconds or task seconds that a job had.
+fn attained_s(entry: &Entry<'_>) -> f64 {
+    let seconds = entry.input.attained_s;
+    if seconds.is_finite() && seconds > 0.0 { seconds } else { 0.0 }
+}
+
+/// What a second of a shape counts as there.
+fn units(entry: &Entry<'_>, shape: Shape) -> f64 {
+    let each = entry.input.worker.gpus.saturating_mul(u64::from(shape.workers));
+    let tasks = u64::from(shape.servers) + u64::from(shape.workers);
+    let units = if each > 0 { each } else { tasks };
+    f64::from(u32::try_from(units.max(1)).unwrap_or(u32::MAX))
+}
+
+/// What a job did up to now, as if always with this shape.
+fn work_done(entry: &Entry<'_>, shape: Shape) -> f64 {
+    let ran_s = attained_s(entry) / units(entry, shape);
+    entry.gains.progress.map_or(0.0, |pace| pace.speed.work_per_s(shape) * ran_s)
+}
+
+/// Mean of the range of work left; the middle where there is no range.
+fn left_by_range(entry: &Entry<'_>, middle: f64) -> f64 {
+    let Want::Share { remaining: Some(left), .. } = &entry.input.want else { return middle };
     let sound = |value: f64| value.is_finite() && value >= 0.0;
-    let mean = match remaining.filter(|_| !entry.young) {
-        Some(left) if sound(left.low) && sound(left.high) && left.low <= left.high => {
-            let [low, value, high] = SWANSON;
-            low * left.low + value * left.value + high * left.high
-        }
-        Some(_) => pace.work,
-        None => {
-            let each = entry.input.worker.gpus.saturating_mul(u64::from(shape.workers));
-            let tasks = u64::from(shape.servers) + u64::from(shape.workers);
-            let units = if each > 0 { each } else { tasks };
-            let ran_s = attained_s / f64::from(u32::try_from(units.max(1)).unwrap_or(u32::MAX));
-            pace.work.max(pace.speed.work_per_s(shape) * ran_s)
-        }
+    if sound(left.low) && sound(left.high) && left.low <= left.high {
+        let [low, value, high] = SWANSON;
+        low * left.low + value * left.value + high * left.high
+    } else {
+        middle
+    }
+}
+
+/// Work left: the mean of its range; of a job whose end is not known what jobs usually take, and
+/// at least as much as it did up to now, as long ones are met more often.
+fn expected_work(entry: &Entry<'_>, usual_s: f64, shape: Shape) -> f64 {
+    let Some(pace) = entry.gains.progress else { return 1.0 };
+    let mean = if entry.young {
+        let usual = usual_s * pace.speed.work_per_s(entry.gains.least);
+        usual.max(work_done(entry, shape))
+    } else {
+        left_by_range(entry, pace.work)
     };
-    if mean.is_finite() { mean } else { pace.work }
+    if mean.is_finite() && mean > 0.0 { mean } else { pace.work }
+}
+
+/// Counts of jobs are far below 2^32.
+fn float(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -31,7 +31,7 @@ struct Ground<'p> {
 
 impl Round<'_> {
     pub(crate) fn run_queues(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
-        self.serve_fixed();
+        self.serve_fixed(|_| true);
         self.allocate();
         watch(Stage::Allocated);
         let order = self.queued();

@@ -27,7 +27,7 @@ impl Round<'_> {
         if self.policy.allocation == Allocation::Horizon {
             return self.run_lookahead(watch);
         }
-        self.serve_fixed();
+        self.serve_fixed(|_| true);
         for attempt in 1..=TRIES_MAX {
             self.allocate();
             watch(Stage::Allocated);

@@ -199,7 +199,7 @@ impl<'a> Round<'a> {
         if self.warm.is_some() && self.has_fixed() {
             return None;
         }
-        self.serve_fixed();
+        self.serve_fixed(|_| true);
         self.keep_starts();
         self.share_out(watch)?;
         // In a large cluster everything else was tried in the last round, or costs too much.
@@ -235,11 +235,11 @@ impl<'a> Round<'a> {
         self.entries.iter().any(|entry| !entry.is_share() && entry.may_get())
     }
 
-    /// Jobs that are profiled or pinned get their shapes, once everybody has his least.
-    pub(crate) fn serve_fixed(&mut self) {
+    /// Jobs that are profiled or pinned get their shapes, once each of these has its least.
+    pub(crate) fn serve_fixed(&mut self, first: impl Fn(&Entry<'_>) -> bool) {
         if self.has_fixed() {
-            let all = self.left_out(|_| true);
-            self.admit(&all);
+            let first = self.left_out(first);
+            self.admit(&first);
             self.profile_and_pin();
         }
     }

@@ -71,6 +71,28 @@
 //! | trace (Philly traces, Microsoft) | 0.508 | 0.983 | 1.67 | 0.292 |
 //! | uniform, 45 slots | 0.455 | 0.963 | 2.10 | 0.219 |
 //! | uniform, 30 slots | 0.456 | 0.890 | 2.12 | 0.313 |
+//!
+//! # On nodes, through the simulated world
+//! Against the paper's policy, rounds at events too; 150 (overload) or 60 jobs in 12,000 s on 40
+//! GPUs, as one node or as ten. Mean JCT and makespan, before and after what follows:
+//!
+//! | jobs, nodes, estimates | before | after |
+//! |---|---|---|
+//! | 60, one, true | 0.960, 0.985 | 0.897, 0.95 |
+//! | 60, ten, true | 1.044, 1.017 | 0.990, 0.99 |
+//! | 150, one, true | 0.780, 1.114 | 0.756, 1.03 |
+//! | 150, ten, true | 0.803, 1.035 | 0.841, 1.03 |
+//! | 150, ten, fitted | 1.048, 1.17 | 0.764, 1.06 |
+//! | 60, ten, fitted | 0.959, 1.012 | 0.991, 1.01 |
+//! | 150, ten, true, errors, fitted; tuned on none | 0.830, 0.811, 1.107 (JCT) | 0.879, 0.733, 0.793 |
+//! | 60, ten, true, errors, fitted; tuned on none | 1.067, 1.085, 1.001 (JCT) | 0.900, 0.991, 0.956 |
+//!
+//! Single runs of one trace scatter by 0.05.
+//! - A rung speeds a job up by at least a tenth of how much larger it is. Mean over four light
+//!   loads on one and ten nodes, without such a rule and with 0.1, 0.15, 0.2, 0.3: 1.02, 0.96,
+//!   1.01, 1.04, 1.19.
+//! - A job whose end is not known counts with what those take whose end is known, and has its
+//!   equal part at most; and who waits while others are profiled does so in this order.
 
 mod choose;
 mod ladder;

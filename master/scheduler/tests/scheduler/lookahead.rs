@@ -75,15 +75,35 @@ fn who_waits_is_told_why() {
 
 #[test]
 fn a_job_whose_end_is_not_known_counts_with_what_it_ran() {
+    // Room for one of them at a time.
     let unknown = |id, attained_s| {
         let mut one = job(id, Want::Share { speed: scalable(), remaining: None });
-        (one.max, one.attained_s) = (Shape::new(8, 16), attained_s);
-        running(one, &[("n01", 1, 1)])
+        (one.min, one.max) = (Shape::new(2, 7), Shape::new(2, 7));
+        one.attained_s = attained_s;
+        one
     };
-    let world = snapshot(nodes(2, &resources(8000, 64, 0)), vec![unknown(1, 1e6), unknown(2, 1e3)]);
+    let world = snapshot(nodes(1, &resources(8000, 64, 0)), vec![unknown(1, 1e6), unknown(2, 1e3)]);
     let plan = planned(&world);
-    let [old, young] = [1, 2].map(|id| decision_of(&plan, id).reason.allocated.workers);
-    assert!(young > old, "the one that ran long runs longer: {plan:#?}");
+    assert_eq!(verb_of(&plan, 1), &Verb::Wait, "the one that ran long runs longer: {plan:#?}");
+    assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(2, 7)), "{plan:#?}");
+}
+
+#[test]
+fn a_job_whose_end_is_not_known_has_its_equal_part_at_most() {
+    // Room for 20 tasks, of which the other takes two.
+    let world = |remaining| {
+        let mut one = job(1, Want::Share { speed: scalable(), remaining });
+        let mut other = job(2, share(scalable(), 1e6));
+        (one.max, other.max) = (Shape::new(8, 16), Shape::new(1, 1));
+        snapshot(nodes(2, &resources(8000, 64, 0)), vec![one, other])
+    };
+    let given = |remaining| {
+        let allocated = decision_of(&planned(&world(remaining)), 1).reason.allocated;
+        allocated.servers + allocated.workers
+    };
+    let known = Some(Remaining { value: 1e6, low: 1e6, high: 1e6 });
+    assert!(given(known) > 10, "{} tasks", given(known));
+    assert!((2..=10).contains(&given(None)), "{} tasks", given(None));
 }
 
 #[test]

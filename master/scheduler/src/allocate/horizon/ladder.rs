@@ -11,6 +11,8 @@ const STEPS_MAX: u32 = 512;
 /// Beyond the first rungs each is at least a so much larger share than the one before.
 const RUNGS_EACH: usize = 24;
 const WIDER: f64 = 1.05;
+/// A rung is faster than the one before by at least this part of how much larger it is.
+const PAYS: f64 = 0.1;
 
 /// Rungs by share, each faster than those before, and the shape of each. What is held is among
 /// them, however slow. `share` tells the dominant share of a shape. Where the speed is not known:
@@ -37,7 +39,9 @@ pub(crate) fn ladder(
     let mut kept: Vec<(f64, f64, Shape)> = Vec::new();
     for next in all {
         let worth_it = kept.last().is_none_or(|last| {
-            next.1 > last.1 && (kept.len() < RUNGS_EACH || next.0 >= last.0 * WIDER)
+            // Taken from what is left over, too little would still be missing for the next to come.
+            let pays = next.1 / last.1 - 1.0 >= PAYS * (next.0 / last.0 - 1.0);
+            next.1 > last.1 && pays && (kept.len() < RUNGS_EACH || next.0 >= last.0 * WIDER)
         });
         if worth_it {
             kept.push(next);
