@@ -348,6 +348,9 @@ impl Round<'_> {
     /// the nodes' boundaries left of the choice may not be. One measure for all rounds, so that
     /// none undoes what another did.
     fn is_better(&self) -> bool {
+        if self.owes_room() {
+            return true;
+        }
         let (mut then, mut now) = (0.0, 0.0);
         for (job, price) in &self.prices {
             let entry = &self.entries[*job];
@@ -367,6 +370,17 @@ impl Round<'_> {
             now += price * rate(held);
         }
         then > now * (1.0 + BETTER)
+    }
+
+    /// True where a job that is to be measured, or that an operator gave a shape, waits for room
+    /// that sharing jobs give up: its worth stands in no price, and without the round it would wait
+    /// until one of them ends.
+    fn owes_room(&self) -> bool {
+        let waits = |(job, entry): (usize, &Entry<'_>)| {
+            let hold = self.room.hold(job);
+            !entry.is_share() && hold.next.is_empty() && !hold.goal.is_empty()
+        };
+        self.entries.iter().enumerate().any(waits)
     }
 
     /// What runs stays; who waits starts on what is free.

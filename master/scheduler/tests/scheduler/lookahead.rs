@@ -124,3 +124,23 @@ fn nothing_new_changes_nothing() {
     }
     assert!(is_still(&planned(&world)));
 }
+
+#[test]
+fn a_new_job_gets_the_room_to_be_measured_in_from_one_that_runs() {
+    // A short job holds all but one core, which no job fits on alone with its server.
+    for steps in [50.0, 2e3, 1e6] {
+        let mut first = job(1, share(scalable(), steps));
+        first.max = Shape::new(1, 2);
+        let first = running(first, &[("n01", 1, 1), ("n02", 0, 1)]);
+        let second = job(2, Want::Profile { shapes: vec![Shape::new(1, 1)] });
+        let three = [(1500, "n01"), (1000, "n02"), (1000, "n03")];
+        let three = three.map(|(cpus, name)| crate::world::node(name, resources(cpus, 64, 0)));
+        let mut world = snapshot(three.to_vec(), vec![first, second]);
+        let plan = planned(&world);
+        let left = shape_of(verb_of(&plan, 1)).expect("it shrinks at once");
+        assert_eq!(left, Shape::new(1, 1), "{plan:#?}");
+        carry_out(&mut world, &plan);
+        let plan = planned(&world);
+        assert_eq!(shape_of(verb_of(&plan, 2)), Some(Shape::new(1, 1)), "{plan:#?}");
+    }
+}
