@@ -176,6 +176,15 @@ impl Training {
         all / workers + more
     }
 
+    /// Work by which every worker has made a step: only then may a job be moved.
+    fn first_steps(&self) -> f64 {
+        let steps = match self.mode {
+            Mode::Sync => 1,
+            Mode::Async => self.shape.workers.max(1),
+        };
+        self.base_work + f64::from(steps) * self.step_work
+    }
+
     fn work_of_step(&self, step: u64) -> f64 {
         self.base_work + (float(step) - float(self.base_step)) * self.step_work
     }
@@ -210,7 +219,7 @@ impl Training {
         if !self.moves() {
             return None;
         }
-        let first = (!self.stepped).then_some(self.base_work + self.step_work);
+        let first = (!self.stepped).then(|| self.first_steps());
         let until =
             [Some(self.total), first, target].into_iter().flatten().fold(f64::INFINITY, f64::min);
         let seconds = (until - self.work) / (self.rate * self.slow);
@@ -236,7 +245,7 @@ impl Training {
             self.stepped = true;
             return Some(Happened::Finished);
         }
-        if !self.stepped && self.work + slack >= self.base_work + self.step_work {
+        if !self.stepped && self.work + slack >= self.first_steps() {
             self.stepped = true;
             return Some(Happened::FirstStep);
         }
