@@ -33,6 +33,7 @@ pub mod snapshot;
 mod spare;
 pub mod walk;
 mod warm;
+mod worth;
 
 pub use cache::Cache;
 pub use check::check;

@@ -14,7 +14,7 @@ use crate::entry::{Entry, Standing};
 use crate::place::{find, find_on};
 use crate::plan::Words;
 use crate::room::{Amounts, Demand, Spots, View, shape_of};
-use crate::round::{Made, Round, Stage};
+use crate::round::{Round, Stage};
 use crate::snapshot::{Placing, Want};
 
 /// Times that everything is chosen anew without those who cannot be placed.
@@ -22,9 +22,6 @@ const TRIES_MAX: u32 = 3;
 /// Weights of the low end, the middle and the high end of a central 80 % range in the mean of
 /// what it describes (Swanson's rule).
 const SWANSON: [f64; 3] = [0.3, 0.4, 0.3];
-
-/// A round must leave everything worth more than it was: rounding only.
-const BETTER: f64 = 1e-9;
 
 /// What the jobs take from the cluster's total.
 struct Total<'a> {
@@ -53,7 +50,8 @@ impl Books for Total<'_> {
 }
 
 impl Round<'_> {
-    pub(crate) fn run_lookahead(mut self, watch: &mut dyn FnMut(Stage)) -> Made {
+    /// The round up to its decisions.
+    pub(crate) fn look_ahead(&mut self, watch: &mut dyn FnMut(Stage)) {
         // Who shares takes his turn by what he is worth, not by arrival.
         self.serve_fixed(|entry| !entry.is_share());
         for attempt in 1..=TRIES_MAX {
@@ -81,8 +79,6 @@ impl Round<'_> {
             self.stay();
         }
         self.idle_rest();
-        self.say_why();
-        self.made()
     }
 
     /// What the look ahead gives these jobs of a total.
@@ -136,7 +132,7 @@ impl Round<'_> {
     }
 
     /// What a running job holds.
-    fn held(&self, job: usize) -> Option<Shape> {
+    pub(crate) fn held(&self, job: usize) -> Option<Shape> {
         (self.entries[job].standing == Standing::Running).then(|| self.current_shape(job))
     }
 
@@ -338,51 +334,6 @@ impl Round<'_> {
         self.place_along(job, &smaller)
     }
 
-    /// Part of the span that a running job loses by a change.
-    fn lost(&self, job: usize) -> f64 {
-        let cost_s = self.entries[job].cost_s;
-        if self.span_s > cost_s { cost_s / self.span_s } else { 1.0 }
-    }
-
-    /// True where what everybody is to hold in the end is worth more than what runs now: what
-    /// the nodes' boundaries left of the choice may not be. One measure for all rounds, so that
-    /// none undoes what another did.
-    fn is_better(&self) -> bool {
-        if self.owes_room() {
-            return true;
-        }
-        let (mut then, mut now) = (0.0, 0.0);
-        for (job, price) in &self.prices {
-            let entry = &self.entries[*job];
-            let rate = |shape: Shape| {
-                let seconds = entry.gains.seconds_left(shape);
-                let work = entry.gains.progress.map_or(1.0, |pace| pace.work);
-                if seconds > 0.0 && seconds.is_finite() { work / seconds } else { 0.0 }
-            };
-            let goal = shape_of(&self.room.hold(*job).goal);
-            let held = self.held(*job).unwrap_or_default();
-            let kept = if entry.standing == Standing::Running && goal != held {
-                1.0 - self.lost(*job)
-            } else {
-                1.0
-            };
-            then += price * kept * rate(goal);
-            now += price * rate(held);
-        }
-        then > now * (1.0 + BETTER)
-    }
-
-    /// True where a job that is to be measured, or that an operator gave a shape, waits for room
-    /// that sharing jobs give up: its worth stands in no price, and without the round it would wait
-    /// until one of them ends.
-    fn owes_room(&self) -> bool {
-        let waits = |(job, entry): (usize, &Entry<'_>)| {
-            let hold = self.room.hold(job);
-            !entry.is_share() && hold.next.is_empty() && !hold.goal.is_empty()
-        };
-        self.entries.iter().enumerate().any(waits)
-    }
-
     /// What runs stays; who waits starts on what is free.
     fn stay(&mut self) {
         self.undo();
@@ -395,7 +346,7 @@ impl Round<'_> {
     }
 
     /// One sentence with the numbers for those who wait, shrink or give everything up.
-    fn say_why(&mut self) {
+    pub(crate) fn say_why(&mut self) {
         for (job, given) in std::mem::take(&mut self.outlook) {
             let hold = self.room.hold(job);
             let (before, after) = (self.current_shape(job), shape_of(&hold.next));

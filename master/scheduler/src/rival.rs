@@ -24,9 +24,6 @@ impl Round<'_> {
         if self.policy.allocation == Allocation::Tiresias {
             return self.run_queues(watch);
         }
-        if self.policy.allocation == Allocation::Horizon {
-            return self.run_lookahead(watch);
-        }
         self.serve_fixed(|_| true);
         for attempt in 1..=TRIES_MAX {
             self.allocate();

@@ -29,6 +29,7 @@ use crate::plan::{Decision, Plan, Words};
 use crate::refusals::Refusals;
 use crate::room::{Kinds, Room, Spots, View, shape_of, sum_of};
 use crate::snapshot::{Allocation, NodeInput, Policy, Snapshot};
+use crate::worth::plan_ahead;
 
 /// What a round has just finished: for whoever measures it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,24 +58,29 @@ pub fn plan_watched(
     let nodes = cache.nodes(snapshot);
     if policy.allocation == Allocation::Pollux {
         let mut searched = std::mem::take(&mut cache.searched);
-        let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
+        let round = Round::estimate(snapshot, (&nodes, &policy), None, &mut cache.scratch);
         let made = round.run_goodput(snapshot.revision, &mut searched, watch);
         cache.searched = searched;
         watch(Stage::Placed);
         return Plan { revision: snapshot.revision, decisions: made.decisions };
     }
     if !policy.is_papers() {
-        let made = Round::estimate(snapshot, (&nodes, &policy), None, cache).run_rival(watch);
+        let scratch = &mut cache.scratch;
+        let made = if policy.allocation == Allocation::Horizon {
+            plan_ahead(snapshot, (&nodes, &policy), scratch, watch)
+        } else {
+            Round::estimate(snapshot, (&nodes, &policy), None, scratch).run_rival(watch)
+        };
         watch(Stage::Placed);
         return Plan { revision: snapshot.revision, decisions: made.decisions };
     }
     if let Some(warm) = cache.warm(snapshot, &policy, &nodes) {
-        let round = Round::estimate(snapshot, (&nodes, &policy), Some(warm), cache);
+        let round = Round::estimate(snapshot, (&nodes, &policy), Some(warm), &mut cache.scratch);
         if let Some(made) = round.run(watch) {
             return made.finish(snapshot, (&policy, &nodes), cache, watch);
         }
     }
-    let round = Round::estimate(snapshot, (&nodes, &policy), None, cache);
+    let round = Round::estimate(snapshot, (&nodes, &policy), None, &mut cache.scratch);
     let made = round.run(watch).expect("only a warm round gives up");
     made.finish(snapshot, (&policy, &nodes), cache, watch)
 }
@@ -150,11 +156,11 @@ const LOSS_MORE_MAX: f64 = 1.0003;
 const SETTLING_MAX: usize = 3;
 
 impl<'a> Round<'a> {
-    fn estimate(
+    pub(crate) fn estimate(
         snapshot: &'a Snapshot,
         (nodes, policy): (&'a [&'a NodeInput], &'a Policy),
         warm: Option<Warm>,
-        cache: &'a mut Cache,
+        scratch: &'a mut Scratch,
     ) -> Self {
         let warm_loss = warm.as_ref().map(|warm| warm.loss);
         let (mut room, warm) = match warm {
@@ -187,7 +193,7 @@ impl<'a> Round<'a> {
             outlook: Vec::new(),
             span_s: 0.0,
             prices: Vec::new(),
-            scratch: &mut cache.scratch,
+            scratch,
             entries,
             room,
             order,
@@ -196,6 +202,12 @@ impl<'a> Round<'a> {
 
     /// The whole round. None where a warm one would do worse than one from the start.
     fn run(mut self, watch: &mut dyn FnMut(Stage)) -> Option<Made> {
+        self.steps(watch)?;
+        Some(self.made())
+    }
+
+    /// The round up to its decisions.
+    pub(crate) fn steps(&mut self, watch: &mut dyn FnMut(Stage)) -> Option<()> {
         if self.warm.is_some() && self.has_fixed() {
             return None;
         }
@@ -221,7 +233,7 @@ impl<'a> Round<'a> {
         {
             return None;
         }
-        Some(self.made())
+        Some(())
     }
 
     pub(crate) fn made(mut self) -> Made {

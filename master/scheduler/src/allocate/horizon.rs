@@ -153,6 +153,8 @@ pub struct Given {
     pub price: f64,
     /// How many jobs it counts for.
     pub weight: f64,
+    /// True where it was there for so long that its worth counts no more.
+    pub overdue: bool,
     /// Projected seconds to its end; none where there are too many jobs to follow each.
     pub end_s: Option<f64>,
 }
@@ -212,7 +214,7 @@ pub fn horizon_with(
     room: &mut dyn Room,
 ) -> Choice {
     if stakes.is_empty() || !(capacity.is_finite() && capacity > 0.0) {
-        let nothing = Given { rung: None, price: 0.0, weight: 0.0, end_s: None };
+        let nothing = Given { rung: None, price: 0.0, weight: 0.0, overdue: false, end_s: None };
         return Choice { given: vec![nothing; stakes.len()], span_s: 0.0, sum_s: 0.0 };
     }
     let equal = capacity / float(stakes.len());
@@ -226,6 +228,7 @@ pub fn horizon_with(
         rung,
         price: prices[job],
         weight: weights[job],
+        overdue: choose::is_overdue(&stakes[job], stakes.len(), capacity),
         end_s: outlook.ends_s.get(job).copied(),
     });
     Choice { given: given.collect(), span_s, sum_s: outlook.sum_s }

@@ -227,12 +227,8 @@ impl Chooser<'_> {
         }
     }
 
-    /// True where a job has been there for so long that it may not be passed over any more.
     fn is_overdue(&self, job: usize) -> bool {
-        let stake = &self.stakes[job];
-        let jobs = super::float(self.stakes.len());
-        let part = self.capacity / jobs.clamp(1.0, OVERDUE_JOBS_MAX);
-        stake.age_s > OVERDUE * (stake.alone_s(part) + stake.had / part)
+        is_overdue(&self.stakes[job], self.stakes.len(), self.capacity)
     }
 
     fn serve_overdue(&mut self, given: &mut [Option<usize>]) {
@@ -250,4 +246,12 @@ impl Chooser<'_> {
             }
         }
     }
+}
+
+/// True where a job has been there for so long that it may not be passed over any more: ten times
+/// what it would take alone on an equal part, or on its least size where that is larger.
+pub(super) fn is_overdue(stake: &Stake<'_>, jobs: usize, capacity: f64) -> bool {
+    let equal = capacity / super::float(jobs).clamp(1.0, OVERDUE_JOBS_MAX);
+    let part = stake.rungs.first().map_or(equal, |least| least.share.max(equal));
+    stake.age_s > OVERDUE * (stake.alone_s(part) + stake.had / part)
 }
