@@ -1,6 +1,5 @@
 //! Small clusters in which everything goes wrong: they heal, and planted bugs are found.
 
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use simulator::faults::{Plant, Settings, run};
