@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model::{JobId, Shape};
 
+use crate::goodput::horizon::Memory;
 use crate::place::Scratch;
 use crate::pollux::Searched;
 use crate::print::print_of;
@@ -18,6 +19,8 @@ pub struct Cache {
     pub(crate) scratch: Scratch,
     /// Of the genetic search.
     pub(crate) searched: Searched,
+    /// Of the look ahead by goodput.
+    pub(crate) foreseen: Memory,
     last: Option<Last>,
     /// Of the present snapshot's jobs, where a warm round was tried.
     prints: Vec<u64>,

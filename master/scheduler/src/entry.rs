@@ -80,8 +80,9 @@ pub(crate) fn entries<'a>(
 ) -> Vec<Entry<'a>> {
     let mut entries = Vec::with_capacity(snapshot.jobs.len());
     let mut finder = Finder::new(nodes);
+    let by_goodput = snapshot.goes_by_goodput(policy);
     for (at, input) in snapshot.jobs.iter().enumerate() {
-        let mut entry = entry(input, policy, room.dominant(at));
+        let mut entry = entry(input, (policy, by_goodput), room.dominant(at));
         let entered = !room.is_lifted(at);
         let (spots, lost) = match &input.current {
             Some(_) if entered => (room.hold(at).current.clone(), false),
@@ -102,8 +103,11 @@ pub(crate) fn entries<'a>(
     entries
 }
 
-fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<'a> {
-    let is_elastic = policy.allocation == Allocation::Pollux;
+fn entry<'a>(
+    input: &'a JobInput,
+    (policy, is_elastic): (&Policy, bool),
+    dominant: [f64; 2],
+) -> Entry<'a> {
     let is_alone = policy.allocation == Allocation::Tiresias && asks_for_workers_alone(input);
     let aim = match &input.want {
         // The search gives a pinned shape, or nothing, as it does any other.
@@ -121,8 +125,11 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
             Shape::new(input.max.servers.min(TASKS_MAX), input.max.workers.min(TASKS_MAX)),
         ),
     };
-    let wrong =
-        if is_elastic || is_alone { pollux::unfit(input, least, max) } else { unfit(least, max) };
+    let wrong = if is_elastic || is_alone {
+        pollux::unfit(input, least, max)
+    } else {
+        among_others(input, policy).or_else(|| unfit(least, max))
+    };
     let standing = match &input.current {
         Some(current) if !current.movable => Standing::Fixed,
         current => match (wrong, current) {
@@ -167,6 +174,19 @@ fn entry<'a>(input: &'a JobInput, policy: &Policy, dominant: [f64; 2]) -> Entry<
 fn asks_for_workers_alone(input: &JobInput) -> bool {
     let asks = input.requested.is_some_and(|requested| requested.servers == 0);
     asks && input.goodput.is_some() && matches!(input.want, Want::Share { .. })
+}
+
+/// Why a job that states its goodput cannot be shared out beside others that do not: they have
+/// servers, and progress that cannot be compared, unless it states a speed function too and holds
+/// no workers alone.
+fn among_others(input: &JobInput, policy: &Policy) -> Option<String> {
+    let Want::Share { speed, .. } = &input.want else { return None };
+    let is_alone = input.current.as_ref().is_some_and(|held| held.placement.shape().servers == 0);
+    let has_speed = speed.work_per_s(Shape::new(1, 1)) > 0.0;
+    let is_asked = policy.allocation == Allocation::Horizon && input.goodput.is_some();
+    (is_asked && (is_alone || !has_speed)).then(|| {
+        "goes by its goodput, which policy horizon does only where every job states one".to_owned()
+    })
 }
 
 fn unfit(least: Shape, max: Shape) -> Option<String> {

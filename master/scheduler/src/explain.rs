@@ -11,7 +11,6 @@ use crate::plan::{Decision, Reason, Refused, Verb, Words};
 use crate::refusal::{Alike, refusal};
 use crate::room::{Demand, placement, shape_of};
 use crate::round::Round;
-use crate::snapshot::Allocation;
 
 /// Most different demands whose refusal is explained node by node in one round: a thousand unlike
 /// jobs that wait would otherwise cost more than the round.
@@ -73,7 +72,7 @@ fn refused(round: &Round<'_>, job: usize, verb: &Verb) -> bool {
         if entry.standing == Standing::Running && shape != round.current_shape(job));
     let reserved = round.room.hold(job).goal != round.room.hold(job).next;
     // The search leaves a job out for others' sake, unless no node could ever take it.
-    if round.policy.allocation == Allocation::Pollux && !round.fits_nowhere(job) {
+    if round.by_goodput && !round.fits_nowhere(job) {
         return false;
     }
     match verb {

@@ -1,25 +1,32 @@
-//! A round of Pollux: all workers of all jobs and their nodes at once, by the genetic search.
+//! A round by goodput: all workers of all jobs and their nodes at once, by the genetic search of
+//! Pollux, or by our own look ahead ([`crate::goodput::horizon`]).
 //!
 //! 1. Jobs that state their goodput and may be moved take part; the others stay as they are, and
 //!    what they hold is not shared out.
 //! 2. The search gives each job workers on nodes, as far as the nodes' GPUs go, and counts other
 //!    resources by the least that a worker takes of them. Where a worker takes more, those who
-//!    come first in the search's order are served first.
+//!    come first in order of GPU seconds had are served first.
 //! 3. Room that somebody else has to give up first is kept for its job, which meanwhile stays as it
 //!    is. Where everybody would wait for somebody else, the one with the most GPU seconds gives way.
+
+mod ahead;
+
+use std::sync::Arc;
 
 use model::job::TASKS_MAX;
 use model::{NodeId, Shape};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 
+use crate::cache::Cache;
 use crate::entry::Standing;
 use crate::goodput::genetic::{Candidate, Population, Settings, search_within};
+use crate::goodput::horizon::Memory;
 use crate::goodput::{Elastic, Spread};
-use crate::plan::Words;
+use crate::plan::{Decision, Words};
 use crate::room::{Spots, View, shape_of};
 use crate::round::{Made, Round, Stage};
-use crate::snapshot::{JobInput, Want};
+use crate::snapshot::{Allocation, JobInput, NodeInput, Policy, Snapshot, Want};
 
 /// What the search leaves for the next round.
 #[derive(Clone, Debug, Default)]
@@ -29,16 +36,62 @@ pub(crate) struct Searched {
     population: Population,
 }
 
+/// Who finds workers and nodes for the jobs, with what was left by the last round.
+enum Search<'a> {
+    /// The genetic search, in a course of its own for each revision.
+    Genetic(u64, &'a mut Searched),
+    Ahead(&'a mut Memory),
+}
+
+/// What each job is to have on each of the nodes, and what is to be said beside that.
+struct Found {
+    rows: Vec<Vec<u16>>,
+    /// In the order of the rows.
+    why: Vec<Why>,
+}
+
+/// Why a job has so little, and what is told after its workers.
+struct Why {
+    nothing: String,
+    beside: String,
+}
+
+/// A job as the searches ask for it.
+struct Seeker {
+    elastic: Arc<Elastic>,
+    /// Workers that it has on each of the nodes.
+    current: Vec<u16>,
+    /// Least and most workers.
+    least: u32,
+    most: u32,
+}
+
 /// Tells the streams of rounds from others of the same number.
 const PURPOSE: u64 = 0x706f_6c6c_7578;
 
+/// A round under a policy by goodput.
+pub(crate) fn planned_by_goodput(
+    snapshot: &Snapshot,
+    (nodes, policy): (&[&NodeInput], &Policy),
+    cache: &mut Cache,
+    watch: &mut dyn FnMut(Stage),
+) -> Vec<Decision> {
+    let mut searched = std::mem::take(&mut cache.searched);
+    let mut foreseen = std::mem::take(&mut cache.foreseen);
+    let search = if policy.allocation == Allocation::Pollux {
+        Search::Genetic(snapshot.revision, &mut searched)
+    } else {
+        Search::Ahead(&mut foreseen)
+    };
+    let round = Round::estimate(snapshot, (nodes, policy), None, &mut cache.scratch);
+    let made = round.run_goodput(search, watch);
+    (cache.searched, cache.foreseen) = (searched, foreseen);
+    watch(Stage::Placed);
+    made.decisions
+}
+
 impl Round<'_> {
-    pub(crate) fn run_goodput(
-        mut self,
-        revision: u64,
-        searched: &mut Searched,
-        watch: &mut dyn FnMut(Stage),
-    ) -> Made {
+    fn run_goodput(mut self, mut search: Search<'_>, watch: &mut dyn FnMut(Stage)) -> Made {
         let jobs = self.taking_part();
         for job in &jobs {
             // What it holds counts as there now, and not as there in the end.
@@ -46,17 +99,18 @@ impl Round<'_> {
         }
         let nodes: Vec<usize> =
             (0..self.room.node_count()).filter(|node| self.room.is_open(*node)).collect();
-        let rows = self.sought(&jobs, &nodes, revision, searched);
+        let found = self.sought(&jobs, &nodes, &mut search);
         watch(Stage::Allocated);
         let mut waiting = Vec::new();
         let mut changes = false;
-        for (job, row) in jobs.iter().copied().zip(rows) {
+        let given = found.rows.into_iter().zip(found.why);
+        for (job, (row, why)) in jobs.iter().copied().zip(given) {
             let goal = self.cut(job, &nodes, &row);
             self.allocated[job] = shape_of(&goal);
             if self.is_free_now(job, &goal) {
                 self.entries[job].placed = !goal.is_empty();
                 changes |= goal != self.room.hold(job).current;
-                self.explain_search(job, &goal);
+                self.explain_search(job, &goal, &why);
                 self.room.set(job, goal);
                 continue;
             }
@@ -118,60 +172,71 @@ impl Round<'_> {
     }
 
     /// The answer of the search: workers of each job on each of the nodes.
-    fn sought(
-        &self,
-        jobs: &[usize],
-        nodes: &[usize],
-        revision: u64,
-        searched: &mut Searched,
-    ) -> Vec<Vec<u16>> {
+    fn sought(&self, jobs: &[usize], nodes: &[usize], search: &mut Search<'_>) -> Found {
         let slots = self.slots(jobs, nodes);
-        let elastics: Vec<Elastic> = jobs
-            .iter()
-            .filter_map(|job| {
-                let entry = &self.entries[*job];
-                let elastic = entry.input.goodput.as_deref()?;
-                let replicas_max = elastic.replicas_max.min(entry.gains.max.workers);
-                Some(Elastic { replicas_max, ..elastic.clone() })
-            })
-            .collect();
-        let rows: Vec<Vec<u16>> = jobs
-            .iter()
-            .map(|job| {
-                let mut row = vec![0; nodes.len()];
-                for (node, here) in &self.room.hold(*job).current {
-                    if let Ok(column) = nodes.binary_search(node) {
-                        row[column] = u16::try_from(here.workers).unwrap_or(u16::MAX);
-                    }
+        let seekers: Vec<Seeker> = jobs.iter().filter_map(|job| self.seeker(*job, nodes)).collect();
+        match search {
+            Search::Genetic(revision, searched) => {
+                let same = searched.nodes.iter().eq(nodes.iter().map(|node| &self.nodes[*node].id));
+                if !same {
+                    searched.population.clear();
+                    searched.nodes =
+                        nodes.iter().map(|node| self.nodes[*node].id.clone()).collect();
                 }
-                row
-            })
+                self.bred(&slots, (jobs, &seekers), *revision, &mut searched.population)
+            }
+            Search::Ahead(memory) => self.foreseen(&slots, (jobs, &seekers), memory),
+        }
+    }
+
+    fn seeker(&self, job: usize, nodes: &[usize]) -> Option<Seeker> {
+        let entry = &self.entries[job];
+        let elastic = Arc::clone(entry.input.goodput.as_ref()?);
+        let mut current = vec![0; nodes.len()];
+        for (node, here) in &self.room.hold(job).current {
+            if let Ok(column) = nodes.binary_search(node) {
+                current[column] = u16::try_from(here.workers).unwrap_or(u16::MAX);
+            }
+        }
+        let most = elastic.replicas_max.min(entry.gains.max.workers);
+        Some(Seeker { elastic, current, least: entry.gains.least.workers, most })
+    }
+
+    /// What the genetic search finds.
+    fn bred(
+        &self,
+        slots: &[u16],
+        (jobs, seekers): (&[usize], &[Seeker]),
+        revision: u64,
+        population: &mut Population,
+    ) -> Found {
+        let elastics: Vec<Elastic> = seekers
+            .iter()
+            .map(|seeker| Elastic { replicas_max: seeker.most, ..(*seeker.elastic).clone() })
             .collect();
         let candidates: Vec<Candidate<'_>> = jobs
             .iter()
-            .zip(elastics.iter().zip(&rows))
-            .map(|(job, (elastic, current))| {
+            .zip(seekers.iter().zip(&elastics))
+            .map(|(job, (seeker, elastic))| {
                 let input = self.entries[*job].input;
                 Candidate {
                     id: input.id,
                     elastic,
-                    current,
+                    current: &seeker.current,
                     attained_gpu_s: input.attained_s,
                     submitted_s: model::time::seconds(input.arrival.0),
                 }
             })
             .collect();
-        let least: Vec<u32> =
-            jobs.iter().map(|job| self.entries[*job].gains.least.workers).collect();
-        let same = searched.nodes.iter().eq(nodes.iter().map(|node| &self.nodes[*node].id));
-        if !same {
-            searched.population.clear();
-            searched.nodes = nodes.iter().map(|node| self.nodes[*node].id.clone()).collect();
-        }
+        let least: Vec<u32> = seekers.iter().map(|seeker| seeker.least).collect();
         let mut stream = Pcg64Mcg::seed_from_u64(revision ^ PURPOSE);
-        let Searched { population, .. } = searched;
-        let settings = Settings::default();
-        search_within(&slots, (&candidates, &least), population, &mut stream, &settings)
+        let asked = (candidates.as_slice(), least.as_slice());
+        let rows = search_within(slots, asked, population, &mut stream, &Settings::default());
+        let had = candidates.iter().map(|candidate| candidate.attained_gpu_s);
+        let nothing =
+            |had: f64| format!("the fittest plan has nothing for it after {had:.0} GPU seconds");
+        let why = had.map(|had| Why { nothing: nothing(had), beside: String::new() }).collect();
+        Found { rows, why }
     }
 
     /// A row as far as it has room beside those before it; nothing where that is too little.
@@ -218,26 +283,23 @@ impl Round<'_> {
         !(0..self.room.node_count()).any(holds)
     }
 
-    fn explain_search(&mut self, job: usize, goal: &Spots) {
+    fn explain_search(&mut self, job: usize, goal: &Spots, why: &Why) {
         if goal.is_empty() && self.fits_nowhere(job) {
             return;
         }
-        let entry = &self.entries[job];
         let before = shape_of(&self.room.hold(job).current);
         let after = shape_of(goal);
-        let had = entry.input.attained_s;
-        let nothing =
-            |had: f64| format!("the fittest plan has nothing for it after {had:.0} GPU seconds");
+        let Why { nothing, beside } = why;
         let text = match (before.is_empty(), after.is_empty()) {
-            (true, true) => format!("waits: {}", nothing(had)),
-            (false, true) => format!("gives everything up: {}", nothing(had)),
-            (true, false) => format!("starts with {}", self.told(job, goal)),
+            (true, true) => format!("waits: {nothing}{beside}"),
+            (false, true) => format!("gives everything up: {nothing}{beside}"),
+            (true, false) => format!("starts with {}{beside}", self.told(job, goal)),
             (false, false) if *goal == self.room.hold(job).current => {
-                format!("stays at {}", self.told(job, goal))
+                format!("stays at {}{beside}", self.told(job, goal))
             }
             (false, false) => {
                 let held = self.told(job, &self.room.hold(job).current);
-                format!("goes from {held} to {}", self.told(job, goal))
+                format!("goes from {held} to {}{beside}", self.told(job, goal))
             }
         };
         self.notes.insert(job, Words::Plain(text));
@@ -267,7 +329,7 @@ impl Round<'_> {
     }
 }
 
-/// A job as the search needs it: bounds without servers.
+/// A job as a search needs it: bounds without servers.
 pub(crate) fn bounds(input: &JobInput) -> (Shape, Shape) {
     match &input.want {
         Want::Pinned { shape } => (*shape, *shape),
@@ -278,13 +340,15 @@ pub(crate) fn bounds(input: &JobInput) -> (Shape, Shape) {
     }
 }
 
-/// Why the search cannot take a job.
+/// Why a search cannot take a job.
 pub(crate) fn unfit(input: &JobInput, least: Shape, max: Shape) -> Option<String> {
     if input.goodput.is_none() {
         return Some("states no goodput, by which policy pollux shares out".to_owned());
     }
     if least.servers > 0 {
-        return Some(format!("is pinned to {least}, and policy pollux gives no servers"));
+        return Some(format!(
+            "is pinned to {least}, and who shares out by goodput gives no servers"
+        ));
     }
     (least.workers == 0 || max.workers < least.workers)
         .then(|| format!("its least shape {least} is over its largest {max}, or nothing"))

@@ -26,6 +26,7 @@ use crate::explain;
 use crate::hysteresis::sound;
 use crate::place::{Effort, NODES_FEW, Scratch, Shrink, find, find_first};
 use crate::plan::{Decision, Plan, Words};
+use crate::pollux::planned_by_goodput;
 use crate::refusals::Refusals;
 use crate::room::{Kinds, Room, Spots, View, shape_of, sum_of};
 use crate::snapshot::{Allocation, NodeInput, Policy, Snapshot};
@@ -56,13 +57,9 @@ pub fn plan_watched(
 ) -> Plan {
     let policy = sound(policy);
     let nodes = cache.nodes(snapshot);
-    if policy.allocation == Allocation::Pollux {
-        let mut searched = std::mem::take(&mut cache.searched);
-        let round = Round::estimate(snapshot, (&nodes, &policy), None, &mut cache.scratch);
-        let made = round.run_goodput(snapshot.revision, &mut searched, watch);
-        cache.searched = searched;
-        watch(Stage::Placed);
-        return Plan { revision: snapshot.revision, decisions: made.decisions };
+    if snapshot.goes_by_goodput(&policy) {
+        let decisions = planned_by_goodput(snapshot, (&nodes, &policy), cache, watch);
+        return Plan { revision: snapshot.revision, decisions };
     }
     if !policy.is_papers() {
         let scratch = &mut cache.scratch;
@@ -87,7 +84,7 @@ pub fn plan_watched(
 
 /// What a round arrived at.
 pub(crate) struct Made {
-    decisions: Vec<Decision>,
+    pub(crate) decisions: Vec<Decision>,
     room: Room,
     allocated: Vec<Shape>,
     loss: f64,
@@ -144,6 +141,8 @@ pub(crate) struct Round<'a> {
     pub(crate) span_s: f64,
     /// What a unit of each job's work was worth before anybody was left out.
     pub(crate) prices: Vec<(usize, f64)>,
+    /// Whether jobs are shared out by goodput.
+    pub(crate) by_goodput: bool,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -193,6 +192,7 @@ impl<'a> Round<'a> {
             outlook: Vec::new(),
             span_s: 0.0,
             prices: Vec::new(),
+            by_goodput: snapshot.goes_by_goodput(policy),
             scratch,
             entries,
             room,

@@ -20,6 +20,16 @@ pub struct Snapshot {
     pub jobs: Vec<JobInput>,
 }
 
+impl Snapshot {
+    /// Whether jobs are shared out by their goodput, without servers: by Pollux always, by the
+    /// look ahead where every job states one.
+    pub(crate) fn goes_by_goodput(&self, policy: &Policy) -> bool {
+        let states = || !self.jobs.is_empty() && self.jobs.iter().all(|job| job.goodput.is_some());
+        policy.allocation == Allocation::Pollux
+            || (policy.allocation == Allocation::Horizon && states())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeInput {
     pub id: NodeId,
@@ -102,6 +112,8 @@ pub enum Allocation {
     /// Least attained service first, in two queues, each what it requested; others give way.
     Tiresias,
     /// By what each job's progress is worth to the ends of all ([`crate::allocate::horizon`]).
+    /// Where every job states its goodput they get workers by it, and no servers, as under
+    /// Pollux ([`crate::goodput::horizon`]).
     Horizon,
     /// By goodput: workers and their nodes together, by genetic search (Pollux, section 4.2). Jobs
     /// state their goodput and have no servers. The other half of the policy plays no part.

@@ -1,5 +1,5 @@
 //! Our own policy against Pollux on the Pollux paper's workloads, the frontier with jobs that share
-//! what was measured and with an oracle, and the bootstrapped workloads on which it was tuned:
+//! what was measured and with an oracle, what no policy can beat, and the bootstrapped workloads on which it was tuned:
 //! `cargo bench -p simulator --bench goodput [-- SEED …]`, seeds of bootstrapped workloads. Printed
 //! are ratios to Pollux of mean completion time, its 99th percentile, and makespan.
 
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use rand::RngExt;
 use simulator::outcome::{Outcome, mean, percentile};
 use simulator::random::stream;
-use simulator::replay::{Folders, Options, Profiles, Row, read_rows, run};
+use simulator::replay::{Folders, Options, Profiles, Row, bounds, read_rows, run};
 
 const WORKLOADS: [&str; 4] = [
     "workloads/workload-1",
@@ -81,6 +81,15 @@ fn bench() -> Result<(), String> {
         let pollux = numbers(&replay("pollux")?);
         let [jct, p99, makespan] = pollux;
         println!("{name}: pollux {jct:.1} s, p99 {p99:.1} s, makespan {makespan:.0} s");
+        let bound = bounds(&profiles, &rows, NODES, Options::default().restart_s)?;
+        let below = bound.mean_s() / jct;
+        println!(
+            "{:>16} {:8.1} s: {below:.3} (each alone {:.1} s, GPUs pooled {:.1} s)",
+            "bound",
+            bound.mean_s(),
+            bound.alone_s,
+            bound.pooled_s
+        );
         for policy in ["horizon", "horizon-shared", "horizon-oracle"] {
             let found = numbers(&replay(policy)?);
             let [a, b, c] = [0, 1, 2].map(|at| found[at] / pollux[at]);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 
+pub(crate) use self::bound::shortest_first_s;
 pub use self::bound::{Bounds, bounds};
 pub use self::world::{Met, finish_time_ratios, run};
 use crate::random::stream;

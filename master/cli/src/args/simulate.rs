@@ -77,7 +77,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "SHARE", value_parser = error)]
     pub interference: Option<f64>,
     /// What goes wrong by chance, of each node: mtbf, mttr (losses), slow-mtbf, slow-mttr,
-    /// slow-factor (slow spells), and checkpoints (share that fails)
+    /// slow-factor (slow spells), and checkpoints (share that fails); jobs save every 10 minutes
     #[arg(long, value_name = "NAME=VALUE,…", value_parser = failures)]
     pub failures: Option<FailuresArg>,
     /// Give up at this simulated time [default: 1000d after the last arrival]

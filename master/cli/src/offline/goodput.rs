@@ -1,4 +1,4 @@
-//! `goodput`, as `jobs.json` states it: for policy pollux.
+//! `goodput`, as `jobs.json` states it: for the policies pollux and horizon.
 
 use std::sync::Arc;
 

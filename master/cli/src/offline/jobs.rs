@@ -75,8 +75,18 @@ pub(super) struct Reading<'a> {
     pub policy: &'a str,
     /// Fields that the policy cannot do without.
     pub needs: &'a [&'a str],
-    /// True where the policy goes by `goodput`: then nothing else needs to tell of speed.
-    pub by_goodput: bool,
+    pub by_goodput: ByGoodput,
+}
+
+/// Whether a policy goes by `goodput` where a job states one: then nothing else needs to tell of
+/// its speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByGoodput {
+    No,
+    /// What is left of the job plays no part.
+    Alone,
+    /// What is left is to be stated all the same.
+    WithWork,
 }
 
 /// Reads the file.
@@ -190,13 +200,13 @@ fn job<'a>(
 }
 
 /// What a server takes, the speed function, and the work left where it is told. A policy by goodput
-/// does without what a job leaves out of these.
+/// does without what a job leaves out of these, but for the work where it looks ahead.
 fn server_and_speed(
     fields: &Fields<'_, '_>,
     reading: &Reading<'_>,
     faults: &mut Faults,
 ) -> (Option<Resources>, Option<SpeedModel>, Option<Option<Remaining>>) {
-    let by_goodput = reading.by_goodput && fields.find("goodput").is_some();
+    let by_goodput = reading.by_goodput != ByGoodput::No && fields.find("goodput").is_some();
     let left_out =
         |names: &[&str]| by_goodput && names.iter().all(|name| fields.find(name).is_none());
     let server = if left_out(&["server"]) {
@@ -209,7 +219,8 @@ fn server_and_speed(
     } else {
         speed::of_job(fields, faults)
     };
-    let remaining = if left_out(&["remaining_steps", "remaining_samples"]) {
+    let no_work = reading.by_goodput == ByGoodput::Alone;
+    let remaining = if no_work && left_out(&["remaining_steps", "remaining_samples"]) {
         Some(None)
     } else {
         speed::remaining(fields, faults).map(Some)

@@ -12,7 +12,7 @@ use scheduler::{Cache, Stage};
 use serde::Serialize;
 
 use super::cluster::{self, amounts};
-use super::jobs::{self, Jobs, Numbers, Reading};
+use super::jobs::{self, ByGoodput, Jobs, Numbers, Reading};
 use super::{file, finite};
 use crate::args::PlanArgs;
 use crate::clock;
@@ -150,7 +150,15 @@ fn policy(name: &str) -> Result<(Policy, &'static [&'static str]), Failure> {
 pub(crate) fn plan(context: &mut Context<'_>, args: &PlanArgs) -> Result<(), Failure> {
     let (policy, needs) = policy(&args.policy)?;
     let cluster = cluster::read(&file::read(&args.cluster)?)?;
-    let by_goodput = policy.allocation == Allocation::Pollux;
+    let by_goodput = match policy.allocation {
+        Allocation::Pollux => ByGoodput::Alone,
+        Allocation::Horizon => ByGoodput::WithWork,
+        Allocation::MarginalGain
+        | Allocation::Drf
+        | Allocation::Tetris
+        | Allocation::Fifo
+        | Allocation::Tiresias => ByGoodput::No,
+    };
     let reading = Reading { cluster: &cluster, policy: &args.policy, needs, by_goodput };
     let mut numbers = Numbers::default();
     let mut read = |path: &Path| jobs::read(&file::read(path)?, &reading, &mut numbers);

@@ -149,6 +149,9 @@ impl Runner for Servers<'_> {
 /// Simulated time after the last arrival at which a run is given up, in s.
 const LIMIT_S: f64 = 1000.0 * 86_400.0;
 
+/// How often jobs save where something may go wrong: as a job file has it by default.
+const CHECKPOINT_INTERVAL_S: u32 = 600;
+
 fn options(args: &SimulateArgs) -> Result<Options, Failure> {
     let usual = Options::default();
     let mut rounds = usual.rounds;
@@ -185,6 +188,9 @@ fn options(args: &SimulateArgs) -> Result<Options, Failure> {
         save_failures: given.checkpoints,
     });
     // Where nothing goes wrong, playing every heartbeat would only take time.
-    let fidelity = if args.failures.is_some() { Fidelity::exact() } else { usual.fidelity };
-    Ok(Options { rounds, estimates, failures, fidelity, ..usual })
+    let (fidelity, checkpoint_interval_s) = match &args.failures {
+        Some(_) => (Fidelity::exact(), CHECKPOINT_INTERVAL_S),
+        None => (usual.fidelity, usual.checkpoint_interval_s),
+    };
+    Ok(Options { rounds, estimates, failures, fidelity, checkpoint_interval_s, ..usual })
 }

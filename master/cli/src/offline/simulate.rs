@@ -29,7 +29,16 @@ pub(crate) fn simulate(context: &mut Context<'_>, args: &SimulateArgs) -> Result
         return super::faults::faults(context, args, seeds);
     }
     let start = clock::instant();
-    args.svg.as_deref().map_or(Ok(()), check_writable)?;
+    if let Some(svg) = args.svg.as_deref() {
+        check_writable(svg)?;
+        for input in [&args.cluster, &args.trace] {
+            if svg.canonicalize().is_ok_and(|svg| input.canonicalize().is_ok_and(|own| own == svg))
+            {
+                let message = format!("--svg {} is one of the files to read", svg.display());
+                return Err(Failure::invalid(message, "name another file"));
+            }
+        }
+    }
     let cluster = cluster::read(&file::read(&args.cluster)?)?;
     let input = trace::read(&file::read(&args.trace)?, cluster)?;
     let timelines = timelines(args, &input.trace.ids())?;

@@ -303,9 +303,45 @@ fn pollux_shares_out_by_goodput() {
     assert_eq!(plan["unplaced"], json!([]));
     assert_eq!(jobs[1]["transfer_time"], Value::Null);
     // Other policies still want theta of them.
-    let ran = folder.plan("-o json");
+    let ran = folder.plan("--policy optimus -o json");
     assert_eq!(ran.code, Some(2));
     assert!(ran.error()["message"].as_str().unwrap().contains("jobs[0].theta"));
+}
+
+/// Our own policy does without a speed function too, but not without the work that is left.
+#[test]
+fn horizon_shares_out_by_goodput_and_work() {
+    let trainer = |id: &str, steps: Value| {
+        let goodput = with(goodput(), &[("replicas_max", json!(64))]);
+        json!({"id": id, "worker": {"cpus": 1, "gpus": 1}, "goodput": goodput,
+               "remaining_steps": steps})
+    };
+    let node = |id: &str| json!({"id": id, "resources": {"cpus": 8, "gpus": 4}});
+    let nodes = json!([node("a"), node("b")]);
+    let jobs = json!([trainer("long", json!(1e7)), trainer("short", json!(20_000))]);
+    let plan = Folder::of(&nodes, &jobs).planned("--policy horizon --then jobs.json");
+    let jobs = plan["jobs"].as_array().unwrap();
+    assert!(jobs.iter().all(|job| job["servers"] == 0), "{plan}");
+    assert!(jobs[1]["workers"].as_u64() > jobs[0]["workers"].as_u64(), "{plan}");
+    let reason = jobs[1]["reason"].as_str().unwrap();
+    assert!(reason.contains("goodput") && reason.contains("projected to end"), "{plan}");
+    let jobs = json!([trainer("a", json!(1e7)), trainer("b", Value::Null)]);
+    let ran = Folder::of(&nodes, &jobs).plan("--policy horizon -o json");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    let message = ran.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("jobs[1].remaining_steps is missing"), "{message}");
+}
+
+/// Beside jobs with servers, one that states nothing but its goodput waits.
+#[test]
+fn horizon_tells_why_a_job_with_goodput_alone_waits_beside_others() {
+    let alone = json!({"id": "alone", "worker": {"cpus": 1}, "goodput": goodput(),
+                       "remaining_steps": 1000});
+    let folder = Folder::of(&json!([node("a")]), &json!([job("a"), alone]));
+    let plan = folder.planned("--policy horizon");
+    assert!(plan["jobs"][0]["servers"].as_u64() > Some(0), "{plan}");
+    let told = plan["unplaced"][0]["reason"].as_str().unwrap();
+    assert!(told.contains("every job states one"), "{plan}");
 }
 
 #[test]

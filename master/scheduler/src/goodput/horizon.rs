@@ -62,7 +62,7 @@ use std::collections::BTreeMap;
 use model::JobId;
 
 use super::Elastic;
-use crate::allocate::horizon::{Foresight, Room, Rung, Stake, horizon_with};
+use crate::allocate::horizon::{Foresight, Given, Room, Rung, Stake, horizon_with};
 use outlook::Known;
 pub(super) use outlook::with_priors;
 
@@ -76,10 +76,13 @@ pub struct Candidate<'a> {
     /// Steps at the initial batch that it has behind it, and before it.
     pub work_done: f64,
     pub work_left: f64,
-    /// Most replicas that it may ever have.
+    /// Least replicas that are of use to it, and most that it may ever have.
+    pub replicas_min: u32,
     pub replicas_max: u32,
     /// GPU seconds that it has had.
     pub attained_gpu_s: f64,
+    /// What a restart takes, in s.
+    pub rescale_s: f64,
     /// What is still to be paid of its last start, in s.
     pub restart_left_s: f64,
     /// Counts like so many jobs.
@@ -97,8 +100,6 @@ pub type Rates = BTreeMap<(u32, bool), (f64, f64)>;
 pub struct Settings {
     /// Most nodes of one job.
     pub job_nodes_max: u32,
-    /// What a restart takes, in s.
-    pub rescale_s: f64,
     pub foresight: Foresight,
     /// What a job is taken to need on one replica before it was timed, in s.
     pub unknown_s: f64,
@@ -120,7 +121,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             job_nodes_max: 16,
-            rescale_s: 30.0,
             foresight: Foresight { fairness: 1.0, coming: 0.5, span: 0.35 },
             unknown_s: 300.0,
             first_max: 4,
@@ -147,19 +147,29 @@ pub fn sizes(most: u32, node: u32, held: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Replicas for each job on each node, in the order of `jobs`; `gpus` are what each node has for
-/// them. The answer follows from the arguments alone: the memory only saves work.
+/// The answer, in the order of the jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Planned {
+    /// Replicas of each job on each node.
+    pub rows: Vec<Vec<u16>>,
+    /// What the look ahead says of each job.
+    pub given: Vec<Given>,
+}
+
+/// Replicas for each job on each node; `gpus` are what each node has for them. The answer follows from the arguments alone: the memory only saves work.
 #[must_use]
 pub fn plan(
     gpus: &[u16],
     jobs: &[Candidate<'_>],
     memory: &mut Memory,
     settings: &Settings,
-) -> Vec<Vec<u16>> {
+) -> Planned {
     let total = gpus.iter().fold(0_u32, |sum, gpus| sum.saturating_add(u32::from(*gpus)));
     let node = gpus.iter().copied().max().map_or(0, u32::from);
     if total == 0 || jobs.is_empty() {
-        return vec![vec![0; gpus.len()]; jobs.len()];
+        let given = Given { rung: None, price: 0.0, weight: 0.0, overdue: false, end_s: None };
+        let rows = vec![vec![0; gpus.len()]; jobs.len()];
+        return Planned { rows, given: vec![given; jobs.len()] };
     }
     let mut there: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     there.sort_unstable();
@@ -174,7 +184,7 @@ pub fn plan(
             now: Some(&ladder.now),
             // Who is said to have nothing left still has a second of it.
             work: job.work_left.max(ladder.rungs.first().map_or(0.0, |rung| rung.rate)),
-            rescale_s: settings.rescale_s,
+            rescale_s: job.rescale_s,
             held: ladder.held,
             keep_s: job.restart_left_s,
             started: job.elastic.restarts > 0 || ladder.held.is_some(),
@@ -191,7 +201,7 @@ pub fn plan(
         .zip(&ladders)
         .map(|(given, ladder)| given.rung.map_or(0, |rung| ladder.replicas[rung]))
         .collect();
-    place::place(gpus, jobs, &chosen)
+    Planned { rows: place::place(gpus, jobs, &chosen), given: choice.given }
 }
 
 /// The sizes that a job may have.
@@ -217,7 +227,14 @@ impl Ladder {
         let mut ladder =
             Self { replicas: Vec::new(), rungs: Vec::new(), now: Vec::new(), held: None };
         let mut best = (0.0, 0.0);
-        for size in sizes(most(job, (total, node), settings), node, held) {
+        let most = most(job, (total, node), settings);
+        let least = job.replicas_min.max(1);
+        // The least is a size too, whatever the nodes are.
+        let more = sizes(most, node, held).filter(|size| *size > least || *size == held);
+        let mut all: Vec<u32> = (least <= most).then_some(least).into_iter().chain(more).collect();
+        all.sort_unstable();
+        all.dedup();
+        for size in all {
             let is_wide = if size == held { held_nodes > 1 } else { size > node };
             let (now, later) = known.rates(job, (size, is_wide), settings);
             let is_sound = now > 0.0 && later > 0.0 && now.is_finite() && later.is_finite();
@@ -243,13 +260,14 @@ fn most(job: &Candidate<'_>, (total, node): (u32, u32), settings: &Settings) -> 
     let fill = limits.batch_max / limits.local_min.max(1);
     let wide = settings.job_nodes_max.saturating_mul(node);
     let most = job.replicas_max.min(total).min(fill).min(wide).max(1);
+    let least = job.replicas_min.min(most);
     match (job.rates, job.elastic.throughput) {
         (Some(_), _) => most,
-        (None, None) => most.min(settings.first_max),
+        (None, None) => most.min(settings.first_max.max(least)),
         (None, Some(_)) => {
             // It is told as twice what was timed.
             let timed = job.elastic.replicas_max.div_ceil(2).max(node);
-            most.min(timed.saturating_mul(settings.growth_max))
+            most.min(timed.saturating_mul(settings.growth_max).max(least))
         }
     }
 }

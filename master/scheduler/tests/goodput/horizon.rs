@@ -41,8 +41,10 @@ fn candidate<'a>(id: u64, elastic: &'a Elastic, current: &'a [u16], left: f64) -
         current,
         work_done: 10_000.0,
         work_left: left,
+        replicas_min: 1,
         replicas_max: 64,
         attained_gpu_s: 0.0,
+        rescale_s: 30.0,
         restart_left_s: 0.0,
         priority: 1.0,
         rates: None,
@@ -50,7 +52,7 @@ fn candidate<'a>(id: u64, elastic: &'a Elastic, current: &'a [u16], left: f64) -
 }
 
 fn planned(gpus: &[u16], jobs: &[Candidate<'_>]) -> Vec<Vec<u16>> {
-    let rows = plan(gpus, jobs, &mut Memory::default(), &Settings::default());
+    let rows = plan(gpus, jobs, &mut Memory::default(), &Settings::default()).rows;
     assert_eq!(rows.len(), jobs.len());
     for (node, gpus) in gpus.iter().enumerate() {
         assert!(rows.iter().map(|row| row[node]).sum::<u16>() <= *gpus, "{rows:?}");
@@ -84,6 +86,18 @@ fn a_job_grows_to_four_times_what_it_was_timed_at_where_its_noise_is_worth_it() 
 }
 
 #[test]
+fn a_job_gets_its_least_replicas_or_none() {
+    let (first, grown) = (new(), timed(2, 100.0));
+    for elastic in [&first, &grown] {
+        let least =
+            |least| Candidate { replicas_min: least, ..candidate(1, elastic, &[0; 4], 40_000.0) };
+        let given = |gpus: &[u16], count| sum(&planned(gpus, &[least(count)])[0]);
+        assert!(given(&[4, 4, 0, 0], 7) >= 7);
+        assert_eq!(given(&[4, 2, 0, 0], 7), 0, "there are six");
+    }
+}
+
+#[test]
 fn the_shorter_job_comes_first_and_who_keeps_his_replicas_keeps_his_nodes() {
     let elastic = timed(8, 1000.0);
     let (short, long) = ([0, 4, 0, 0], [4, 0, 4, 4]);
@@ -106,7 +120,7 @@ fn what_is_remembered_changes_nothing() {
             candidate(2, &elastic, &before[1], 2.0 * left),
             candidate(3, &other, &before[2], left),
         ];
-        currents = plan(&[4; 4], &jobs, &mut memory, &Settings::default());
+        currents = plan(&[4; 4], &jobs, &mut memory, &Settings::default()).rows;
         assert_eq!(currents, planned(&[4; 4], &jobs));
     }
 }

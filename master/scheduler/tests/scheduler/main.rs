@@ -6,6 +6,7 @@
 mod assign;
 mod baseline;
 mod baseline_gpus;
+mod by_goodput;
 mod check;
 mod golden;
 mod horizon;

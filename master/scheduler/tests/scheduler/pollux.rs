@@ -15,7 +15,7 @@ use crate::world::{
     verb_of,
 };
 
-fn elastic(replicas_max: u32) -> Elastic {
+pub(crate) fn elastic(replicas_max: u32) -> Elastic {
     Elastic {
         throughput: Some(Throughput {
             alpha_c: 0.05,
@@ -41,7 +41,7 @@ fn elastic(replicas_max: u32) -> Elastic {
 }
 
 /// A job whose workers take a GPU each, and that has no servers.
-fn trainer(id: u64, replicas_max: u32) -> JobInput {
+pub(crate) fn trainer(id: u64, replicas_max: u32) -> JobInput {
     JobInput {
         worker: resources(1000, 1, 1),
         max: Shape::new(8, 64),
@@ -50,7 +50,7 @@ fn trainer(id: u64, replicas_max: u32) -> JobInput {
     }
 }
 
-fn machines(count: usize) -> Vec<NodeInput> {
+pub(crate) fn machines(count: usize) -> Vec<NodeInput> {
     nodes(count, &resources(8000, 64, 4))
 }
 
@@ -61,7 +61,7 @@ fn planned(snapshot: &Snapshot, cache: &mut Cache) -> Plan {
     plan
 }
 
-fn words(plan: &Plan, id: u64) -> String {
+pub(crate) fn words(plan: &Plan, id: u64) -> String {
     decision_of(plan, id).reason.text()
 }
 

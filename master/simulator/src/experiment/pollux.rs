@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{Experiment, Report, Row, Settings, mean_of};
 use crate::outcome::{Outcome, mean, percentile};
 use crate::plot::{Bars, Chart};
-use crate::replay::{self, Folders, Options, POLICIES, Profiles, read_rows};
+use crate::replay::{self, Bounds, Folders, Options, POLICIES, Profiles, bounds, read_rows};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "pollux",
@@ -83,8 +83,12 @@ fn run(settings: &Settings<'_>) -> Result<Report, String> {
             let its = pieces.iter().zip(&numbers).filter(|(piece, _)| is_its(piece));
             its.map(|(_, numbers)| numbers.clone()).collect::<Vec<Vec<f64>>>()
         };
-        let policies = POLICIES.iter().map(|policy| (*policy, of(policy)));
-        tell(name, &policies.collect::<Vec<_>>(), &mut report);
+        let policies: Vec<(&str, Vec<Vec<f64>>)> =
+            POLICIES.iter().map(|policy| (*policy, of(policy))).collect();
+        tell(name, &policies, &mut report);
+        let restart_s = Options::default().restart_s;
+        let bound = bounds(&profiles, &workloads[workload], NODES, restart_s)?;
+        compare(name, &policies, &bound, &mut report);
     }
     Ok(report)
 }
@@ -112,6 +116,40 @@ fn tell(workload: &str, policies: &[(&str, Vec<Vec<f64>>)], report: &mut Report)
         groups: policies.iter().map(|(policy, _)| (*policy).to_owned()).collect(),
         series: vec![("paper".to_owned(), papers), ("ours".to_owned(), ours)],
     }));
+}
+
+/// Our own policies beside Pollux, and what no policy can beat.
+fn compare(
+    workload: &str,
+    policies: &[(&str, Vec<Vec<f64>>)],
+    bound: &Bounds,
+    report: &mut Report,
+) {
+    let number = |name: &str, at: usize| {
+        let runs = &policies.iter().find(|(policy, _)| *policy == name)?.1;
+        mean_of(&runs.iter().map(|run| run[at]).collect::<Vec<f64>>()).0
+    };
+    for (policy, _) in policies.iter().filter(|(policy, _)| policy.starts_with("horizon")) {
+        for (at, metric) in METRICS.iter().enumerate().filter(|(at, _)| *at != 1) {
+            let ratio = number(policy, at).zip(number("pollux", at));
+            let ratio = ratio.map(|(ours, pollux)| ours / pollux);
+            let what = format!("{workload} {policy} over pollux, {metric}");
+            let bar = match at {
+                0 => "wanted of horizon: 0.85 at most",
+                2 => "wanted of horizon: 1 at most",
+                _ => "",
+            };
+            report.rows.push(Row::new(what, None, ratio).note(bar));
+        }
+    }
+    let mean_s = bound.mean_s();
+    let told = format!(
+        "s; no policy can be below: each job alone {:.0} s, all GPUs as one {:.0} s",
+        bound.alone_s, bound.pooled_s
+    );
+    report.rows.push(Row::new(format!("{workload} bound mean JCT"), None, Some(mean_s)).note(told));
+    let over = number("pollux", 0).map(|pollux| mean_s / pollux);
+    report.rows.push(Row::new(format!("{workload} bound over pollux, mean JCT"), None, over));
 }
 
 fn rows_of(data: &Path, name: &str) -> Result<Vec<replay::Row>, String> {

@@ -97,15 +97,16 @@ impl Planner for Horizon {
                 current,
                 work_done: job.progress,
                 work_left: job.work_left,
+                replicas_min: 1,
                 replicas_max: job.replicas_max,
                 attained_gpu_s: job.attained_gpu_s,
+                rescale_s: view.restart_s,
                 restart_left_s: job.restart_left_s,
                 priority: 1.0,
                 rates,
             })
             .collect();
-        let settings = Settings { rescale_s: view.restart_s, ..self.settings };
-        let rows = plan(&gpus, &asked, &mut self.memory, &settings);
+        let rows = plan(&gpus, &asked, &mut self.memory, &self.settings).rows;
         let mut given = vec![Vec::new(); view.jobs.len()];
         for ((at, _), row) in known.iter().zip(rows) {
             let held = row.iter().enumerate().filter(|(_, count)| **count > 0);

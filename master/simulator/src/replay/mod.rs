@@ -7,6 +7,7 @@
 
 mod agent;
 pub mod app;
+mod bound;
 mod horizon;
 mod job;
 mod planner;
@@ -19,6 +20,7 @@ mod run;
 mod tables;
 
 pub use app::{App, Curve, Folders, Profiles, find_profiles};
+pub use bound::{Bounds, bounds};
 pub use horizon::Horizon;
 pub use planner::{Batching, JobView, Planner, View};
 pub use policies::{OptimusOracle, Tiresias};

@@ -36,7 +36,8 @@ pub fn bounds(workload: &Workload) -> Bounds {
 }
 
 /// Mean time in the system on one machine that always works on the job with the least left.
-fn shortest_first_s(arrivals: &[f64], mut left: Vec<f64>) -> f64 {
+/// Arrivals ascend.
+pub(crate) fn shortest_first_s(arrivals: &[f64], mut left: Vec<f64>) -> f64 {
     let (mut now, mut next, mut times) = (0.0, 0, Vec::new());
     let mut here: Vec<usize> = Vec::new();
     while next < arrivals.len() || !here.is_empty() {

@@ -205,7 +205,7 @@ fn ours(row: &OursRow, room: &mut Room<'_>, faults: &mut TraceError) -> Option<J
         row.max_servers.min(room.holds(&server)),
         row.max_workers.min(room.holds(&worker)),
     );
-    let workers = REQUESTED.clamp(min.workers, max.workers);
+    let requested = requested(room, (&worker, &server), (min, max));
     let work = row.model.work(row.mode, row.work_steps);
     Some(Job {
         id: row.id.clone(),
@@ -217,13 +217,26 @@ fn ours(row: &OursRow, room: &mut Room<'_>, faults: &mut TraceError) -> Option<J
         server,
         min,
         max,
-        requested: Some(Shape::new(workers.min(max.servers), workers)),
+        requested: Some(requested),
         priority: 1.0,
         speed: row.model.speed(row.mode),
         work,
         rescale_cost_s: row.model.rescale_cost_s(),
         loss: row.model.loss(row.work_steps),
     })
+}
+
+/// What its owner may be taken to ask for: as many servers as workers, and no more than the empty
+/// nodes hold.
+fn requested(
+    room: &mut Room<'_>,
+    (worker, server): (&Resources, &Resources),
+    (min, max): (Shape, Shape),
+) -> Shape {
+    let most = REQUESTED.clamp(min.workers, max.workers);
+    let shapes = (min.workers..=most).rev();
+    let shapes = shapes.map(|workers| Shape::new(workers.min(max.servers).max(1), workers));
+    shapes.into_iter().find(|shape| room.lacks(worker, server, *shape).is_none()).unwrap_or(min)
 }
 
 fn philly(
