@@ -140,9 +140,11 @@ impl Round<'_> {
             entry.may_get() && entry.input.goodput.is_some()
         };
         let jobs: Vec<usize> = self.order.iter().copied().filter(may).collect();
+        // Who cannot stay as it is looks for a place like all others.
         let is_closed = |job: &usize| {
             let here = &self.room.hold(*job).current;
-            here.iter().any(|(node, _)| !self.room.is_open(*node))
+            self.entries[*job].standing == Standing::Running
+                && here.iter().any(|(node, _)| !self.room.is_open(*node))
         };
         let (closed, mut jobs): (Vec<usize>, Vec<usize>) = jobs.into_iter().partition(is_closed);
         for job in closed {
