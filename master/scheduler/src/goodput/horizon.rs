@@ -240,6 +240,8 @@ impl Ladder {
         let mut best = (0.0, 0.0);
         let most = most(job, (total, node), settings);
         let least = job.replicas_min.max(1);
+        // What it holds outside its bounds, as one that was pinned since, it may not keep.
+        let held = if (least..=job.replicas_max).contains(&held) { held } else { 0 };
         // The least is a size too, whatever the nodes are.
         let more = sizes(most, node, held).filter(|size| *size > least || *size == held);
         let mut all: Vec<u32> = (least <= most).then_some(least).into_iter().chain(more).collect();
