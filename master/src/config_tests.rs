@@ -51,7 +51,7 @@ fn all_faults_are_listed_at_once() {
     ] {
         assert!(found.iter().any(|one| one == field), "{field} missing in {found:?}");
     }
-    assert_eq!(found.len(), 9, "{found:?}");
+    assert_eq!(found.len(), 10, "{found:?}");
 }
 
 #[test]
