@@ -37,7 +37,6 @@
 //! | noise trusted after 3, 10, 30 % of the work | 0.833, 0.833, 0.834 | 0.92 |
 //! | first start on 8 replicas at most instead of 4 | 0.881 | 0.94 |
 //! | rates of now blended with those to come in the first 30 s | 0.872 | 0.96 |
-//! | prices at the mean rates instead of those of now (other seeds) | + 0.02 | |
 //! | jobs of one application share what was measured | 0.821 | 0.91 |
 //! | step times and gradients known beforehand | 0.788 | 0.92 |
 //! | span 0.35, 0.5 to come, twelve other seeds | 0.833 | 0.95 |
