@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict
 import mxnet as mx
 from mxnet.kvstore.kvstore_server import KVStoreServer
 
-from . import commands, process, states
+from . import commands, layout, process, states
 from .checkpoint import CheckpointDamaged, Manifest
 from .environment import Settings
 from .report import Reporter
@@ -58,7 +58,7 @@ class Server(KVStoreServer):
         elif fields["command"] == commands.LOAD:
             states.load(
                 self._updater, Manifest(fields["folder"]), self._rank,
-                self._settings.servers, fields["bound"],
+                layout.from_json(fields["layout"], self._settings.servers),
             )
         elif fields["command"] == commands.SAVE:
             self._save(fields)
@@ -96,8 +96,8 @@ class Server(KVStoreServer):
         try:
             states.save(
                 self._updater, self._initial_numbers, fields["folder"], self._rank,
-                self._settings.servers, fields["bound"],
-                {int(key): size for key, size in fields["sizes"].items()},
+                self._settings.servers,
+                layout.from_json(fields["layout"], self._settings.servers),
             )
         except Exception as error:  # pylint: disable=broad-except
             # Training goes on without this checkpoint. Rank 0 sees that our file is
