@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::NodeId;
 use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, RateReport, ToAgent};
+use model::notes::{Extras, Notes, PROTOCOL_OF_NOTES};
 use net::{
     Close, ConnectOptions, Connection, Credentials, FrameError, Lost, Role, Session, TlsFiles,
 };
@@ -34,6 +35,8 @@ pub(crate) struct Beat {
     pub(crate) heartbeat: Heartbeat,
     /// Sent only where they changed: most jobs have one rate for hours.
     pub(crate) rates: Vec<RateReport>,
+    /// The same holds for these.
+    pub(crate) notes: Notes,
 }
 
 /// One end of the session.
@@ -160,13 +163,15 @@ impl Link {
         let (ask, introduction) = oneshot::channel();
         self.heartbeats.mark_unchanged();
         self.events.send(Event::Introduce(ask)).await.ok()?;
-        let (introduction, mut rates) = introduction.await.ok()?;
+        let (introduction, rates, notes) = introduction.await.ok()?;
         if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
             return Some(error.to_string());
         }
-        if let Err(error) = tell_rates(&mut writer, protocol, &rates).await {
+        let mut told = Told { protocol, rates: Vec::new(), notes: Notes::default() };
+        if let Err(error) = told.tell(&mut writer, rates, notes).await {
             return Some(error.to_string());
         }
+        let mut extras = Extras::default();
         let mut sequence = 1;
         let mut contact = connection.contact();
         let mut every = tokio::time::interval(CONTACT_EVERY);
@@ -180,8 +185,9 @@ impl Link {
                 }
                 message = reader.receive::<ToAgent>() => match message {
                     Ok(Some(ToAgent::Desired(desired))) => {
-                        self.events.send(Event::Desired(desired)).await.ok()?;
+                        self.events.send(Event::Desired(desired, extras.clone())).await.ok()?;
                     }
+                    Ok(Some(ToAgent::Extras(newest))) => extras = newest,
                     Ok(None) => return Some("the master ended the stream".to_owned()),
                     Err(error) => return Some(self.give_up(&connection, &error)),
                 },
@@ -195,13 +201,10 @@ impl Link {
                 changed = self.heartbeats.changed() => {
                     changed.ok()?;
                     let latest = self.heartbeats.borrow_and_update().clone();
-                    let Some(Beat { mut heartbeat, rates: now }) = latest else { continue };
+                    let Some(Beat { mut heartbeat, rates, notes }) = latest else { continue };
                     // Before the losses that come of them.
-                    if now != rates {
-                        rates = now;
-                        if let Err(error) = tell_rates(&mut writer, protocol, &rates).await {
-                            return Some(error.to_string());
-                        }
+                    if let Err(error) = told.tell(&mut writer, rates, notes).await {
+                        return Some(error.to_string());
                     }
                     heartbeat.sequence = sequence;
                     sequence += 1;
@@ -233,16 +236,36 @@ impl Link {
     }
 }
 
-/// Says the learning rates to a master that knows the message.
-async fn tell_rates(
-    writer: &mut net::FrameWriter,
+/// What the master was told beside the heartbeats: sent again only where it changes.
+#[derive(Debug)]
+struct Told {
     protocol: u16,
-    rates: &[RateReport],
-) -> Result<(), FrameError> {
-    if rates.is_empty() || protocol < PROTOCOL_OF_RATES {
-        return Ok(());
+    rates: Vec<RateReport>,
+    notes: Notes,
+}
+
+impl Told {
+    /// Says what is new, as far as the master knows the messages.
+    async fn tell(
+        &mut self,
+        writer: &mut net::FrameWriter,
+        rates: Vec<RateReport>,
+        notes: Notes,
+    ) -> Result<(), FrameError> {
+        if rates != self.rates {
+            self.rates = rates;
+            if self.protocol >= PROTOCOL_OF_RATES && !self.rates.is_empty() {
+                writer.send(&FromAgent::Rates(self.rates.clone())).await?;
+            }
+        }
+        if notes != self.notes {
+            self.notes = notes;
+            if self.protocol >= PROTOCOL_OF_NOTES {
+                writer.send(&FromAgent::Notes(self.notes.clone())).await?;
+            }
+        }
+        Ok(())
     }
-    writer.send(&FromAgent::Rates(rates.to_vec())).await
 }
 
 fn words(lost: &Lost) -> String {

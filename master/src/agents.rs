@@ -5,10 +5,12 @@ use std::time::Duration;
 use control::event::SessionId;
 use model::agent::{Desired, FromAgent, ToAgent};
 use model::client::{ErrorKind, Refusal, Reply};
+use model::notes::{Extras, PROTOCOL_OF_NOTES};
 use model::{Millis, NodeId};
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use tokio::sync::watch;
 
+use crate::clock::Clock;
 use crate::door::{AgentHandle, Counters, Door, Input};
 
 /// From the welcome to the introduction.
@@ -34,7 +36,7 @@ enum End {
 
 /// Serves an agent until its connection ends.
 pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
-    let Session { connection, writer, mut reader, software, .. } = session;
+    let Session { connection, writer, mut reader, software, protocol, .. } = session;
     let node: NodeId = match connection.identity().name.parse() {
         Ok(node) => node,
         Err(error) => {
@@ -45,7 +47,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     let first = tokio::time::timeout(INTRODUCTION, reader.receive::<FromAgent>()).await;
     let introduction = match first {
         Ok(Ok(Some(FromAgent::Introduction(introduction)))) => introduction,
-        Ok(Ok(Some(FromAgent::Heartbeat(_) | FromAgent::Rates(_)))) => {
+        Ok(Ok(Some(FromAgent::Heartbeat(_) | FromAgent::Rates(_) | FromAgent::Notes(_)))) => {
             let words = "the first frame of an agent must be its introduction";
             return end(&door, &connection, &node, id, End::Protocol(words.to_owned()));
         }
@@ -71,7 +73,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     }
     let ended = tokio::select! {
         ended = hear(&door, &node, id, &mut reader) => ended,
-        ended = tell(desired, writer) => ended,
+        ended = tell(desired, writer, protocol) => ended,
         ended = refuse_requests(&door, &connection) => ended,
     };
     end(&door, &connection, &node, id, ended);
@@ -135,6 +137,13 @@ impl Rate {
             None => false,
         }
     }
+
+    /// For what is told once only, so that none may be dropped: a flood waits.
+    async fn wait(&mut self, clock: &Clock) {
+        while !self.admits(clock.mono()) {
+            tokio::time::sleep(Duration::from_millis(1000 / BEATS_PER_S)).await;
+        }
+    }
 }
 
 /// Takes heartbeats. Each is the node's whole state, so one over the rate can be dropped; the
@@ -146,11 +155,17 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
         let heartbeat = match reader.receive::<FromAgent>().await {
             Ok(Some(FromAgent::Heartbeat(heartbeat))) => Box::new(heartbeat),
             Ok(Some(FromAgent::Rates(rates))) => {
-                // Told once only, so none is dropped: a flood waits.
-                while !rate.admits(door.clock.mono()) {
-                    tokio::time::sleep(Duration::from_millis(1000 / BEATS_PER_S)).await;
-                }
+                rate.wait(&door.clock).await;
                 let input = Input::Rates { node: node.clone(), session: id, rates };
+                if door.inputs.send(input).await.is_err() {
+                    return End::Lost("the master is stopping".to_owned());
+                }
+                continue;
+            }
+            Ok(Some(FromAgent::Notes(notes))) => {
+                rate.wait(&door.clock).await;
+                let notes = Box::new(notes);
+                let input = Input::Notes { node: node.clone(), session: id, notes };
                 if door.inputs.send(input).await.is_err() {
                     return End::Lost("the master is stopping".to_owned());
                 }
@@ -179,15 +194,24 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
 }
 
 /// Sends the newest desired set whenever there is one.
-async fn tell(mut desired: watch::Receiver<Option<Desired>>, mut writer: FrameWriter) -> End {
+async fn tell(
+    mut desired: watch::Receiver<Option<(Desired, Extras)>>,
+    mut writer: FrameWriter,
+    protocol: u16,
+) -> End {
     loop {
         // The sender is dropped where the state machine gave the session up.
         if desired.changed().await.is_err() {
             return End::Lost("the session was given up".to_owned());
         }
-        let Some(newest) = desired.borrow_and_update().clone() else { continue };
-        let delivered =
-            tokio::time::timeout(DELIVERY, writer.send(&ToAgent::Desired(newest))).await;
+        let Some((newest, extras)) = desired.borrow_and_update().clone() else { continue };
+        let sent = async {
+            if protocol >= PROTOCOL_OF_NOTES {
+                writer.send(&ToAgent::Extras(extras)).await?;
+            }
+            writer.send(&ToAgent::Desired(newest)).await
+        };
+        let delivered = tokio::time::timeout(DELIVERY, sent).await;
         match delivered {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return broken(error),

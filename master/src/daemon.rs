@@ -229,6 +229,9 @@ impl Daemon {
             Input::Rates { node, session, rates } => {
                 self.step(Event::Rates { node, session, rates })
             }
+            Input::Notes { node, session, notes } => {
+                self.step(Event::Notes { node, session, notes })
+            }
             Input::Disconnected { node, session } => {
                 self.agents.remove(&session);
                 self.step(Event::NodeDisconnected { node, session })
@@ -239,7 +242,7 @@ impl Daemon {
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
         let ChangeRequest { user, dry_run, reason, change, reply } = request;
-        let submits = matches!(change, Change::Submit { .. });
+        let submits = matches!(change, Change::Submit { .. } | Change::SubmitWith { .. });
         if submits && !dry_run && self.hands.keeper.health().is_low() {
             tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
             let words = "the master takes no new job: the disk of its state folder is nearly full";
@@ -327,11 +330,11 @@ impl Daemon {
                     let _ = waiting.send(*reply);
                 }
             }
-            Command::SendDesired { node, session, desired } => {
+            Command::SendDesired { node, session, desired, extras } => {
                 // A session that ended meanwhile gets a whole set with its next introduction.
                 if let Some(agent) = self.agents.get(&session) {
                     tracing::debug!(%node, revision = %desired.revision, "sends a desired set");
-                    agent.desired.send_replace(Some(desired));
+                    agent.desired.send_replace(Some((desired, extras)));
                 }
             }
             Command::Disconnect { session, reason } => {
@@ -396,7 +399,7 @@ fn log_events(writes: &[Write]) {
 
 fn change_name(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

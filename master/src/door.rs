@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use control::event::SessionId;
 use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Change, Read, Refusal, Reply};
+use model::notes::{Extras, Notes};
 use model::{JobId, NodeId};
 use net::Connection;
 use storage::snapshot::Header;
@@ -26,7 +27,7 @@ pub(crate) struct AgentHandle {
     pub(crate) node: NodeId,
     pub(crate) connection: Connection,
     /// Only the newest desired set is of use, so a slow agent costs one slot.
-    pub(crate) desired: watch::Sender<Option<Desired>>,
+    pub(crate) desired: watch::Sender<Option<(Desired, Extras)>>,
 }
 
 /// What a session tells the loop.
@@ -35,6 +36,7 @@ pub(crate) enum Input {
     Connected { session: SessionId, handle: AgentHandle, introduction: Box<Introduction> },
     Heartbeat { node: NodeId, session: SessionId, heartbeat: Box<Heartbeat> },
     Rates { node: NodeId, session: SessionId, rates: Vec<RateReport> },
+    Notes { node: NodeId, session: SessionId, notes: Box<Notes> },
     Disconnected { node: NodeId, session: SessionId },
     Change(Box<ChangeRequest>),
 }

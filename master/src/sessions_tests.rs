@@ -251,14 +251,16 @@ async fn of_many_desired_sets_a_slow_agent_gets_the_newest() {
     let (mut agent, id, handle) = world.agent("n1").await;
     for number in 1..=100 {
         let desired = Desired { revision: Revision(number), generations: vec![] };
-        handle.desired.send_replace(Some(desired));
+        handle.desired.send_replace(Some((desired, model::notes::Extras::default())));
     }
     let mut seen = Vec::new();
     while seen.last() != Some(&100) {
         let received =
             tokio::time::timeout(LIMIT, agent.reader.receive::<ToAgent>()).await.unwrap();
-        let ToAgent::Desired(desired) = received.unwrap().unwrap();
-        seen.push(desired.revision.0);
+        match received.unwrap().unwrap() {
+            ToAgent::Desired(desired) => seen.push(desired.revision.0),
+            ToAgent::Extras(extras) => assert_eq!(extras, model::notes::Extras::default()),
+        }
     }
     assert!(seen.is_sorted() && seen.len() < 100, "{seen:?}");
     drop(agent);

@@ -2,6 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
+use model::notes::Notes;
 
 use super::Agent;
 use crate::clock;
@@ -47,6 +48,11 @@ impl Agent {
     pub(super) fn rates(&self) -> Vec<RateReport> {
         let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
         telemetry.flat_map(|t| t.rate_reports()).collect()
+    }
+
+    /// What this node knows of its jobs beside their progress.
+    pub(super) fn notes(&self) -> Notes {
+        Notes::default()
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

@@ -2,6 +2,7 @@
 
 use model::CheckpointId;
 use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
+use model::notes::{Extras, Notes};
 use tokio::sync::oneshot;
 
 use crate::ledger::Key;
@@ -12,12 +13,12 @@ use crate::telemetry::Datagram;
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A connection stands; it needs the introduction and the learning rates known.
-    Introduce(oneshot::Sender<(Introduction, Vec<RateReport>)>),
+    /// A connection stands; it needs the introduction, the learning rates and the notes known.
+    Introduce(oneshot::Sender<(Introduction, Vec<RateReport>, Notes)>),
     /// Something came from the master, if only an acknowledgement.
     Contact,
     Disconnected,
-    Desired(Desired),
+    Desired(Desired, Extras),
     Query(AgentQuery, oneshot::Sender<AgentAnswer>),
     /// A task was started, or could not be.
     Started {

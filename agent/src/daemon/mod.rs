@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use model::agent::{AgentAnswer, AgentQuery, Desired, Exit};
+use model::notes::Extras;
 use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
@@ -61,6 +62,8 @@ pub(crate) struct Agent {
     unsaved_since: Option<Millis>,
     save_again_at: Millis,
     desired: Option<Desired>,
+    /// What came with the newest desired set.
+    extras: Extras,
     live: BTreeMap<Key, Live>,
     host: Host,
     gpus: Gpus,
@@ -223,11 +226,14 @@ impl Agent {
                 self.due.beat = now.plus(self.settings.beat_ms);
                 self.in_contact(now);
                 // A session that has gone again meanwhile asks anew with the next one.
-                let _ = reply.send((self.introduction(now), self.rates()));
+                let _ = reply.send((self.introduction(now), self.rates(), self.notes()));
             }
             Event::Contact => self.in_contact(now),
             Event::Disconnected => self.connected = false,
-            Event::Desired(desired) => self.on_desired(desired, now),
+            Event::Desired(desired, extras) => {
+                self.extras = extras;
+                self.on_desired(desired, now);
+            }
             Event::Query(query, reply) => {
                 // Whoever asked may be gone: then nobody needs the answer.
                 let _ = reply.send(self.answer(&query));
@@ -361,7 +367,7 @@ impl Agent {
             if self.connected {
                 self.due.beat_sent = now;
                 let heartbeat = self.heartbeat(now);
-                let beat = Beat { heartbeat, rates: self.rates() };
+                let beat = Beat { heartbeat, rates: self.rates(), notes: self.notes() };
                 self.heartbeats.send_replace(Some(beat));
             }
         }

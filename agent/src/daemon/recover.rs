@@ -55,6 +55,7 @@ impl Agent {
             unsaved_since: Some(now),
             save_again_at: Millis(0),
             desired: None,
+            extras: model::notes::Extras::default(),
             live: BTreeMap::new(),
             gpus,
             logs,

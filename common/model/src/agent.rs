@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{BootId, CheckpointId, Generation, Incarnation, JobId, Revision};
 use crate::job::{Batch, Mode, OnDisconnect};
+use crate::notes::{Extras, Notes};
 use crate::resources::Resources;
 use crate::shape::{Shape, Task};
 
@@ -21,6 +22,8 @@ pub enum FromAgent {
     /// From protocol 2 on: the newest learning rate of each local job that tells one, after the
     /// introduction and whenever one changes.
     Rates(Vec<RateReport>),
+    /// From protocol 3 on: after the introduction and whenever something in them changes.
+    Notes(Notes),
 }
 
 /// A learning rate that a job trains with.
@@ -225,6 +228,8 @@ pub struct Part {
 pub enum ToAgent {
     /// The whole desired set, whenever it changes and after every introduction.
     Desired(Desired),
+    /// From protocol 3 on: before every desired set.
+    Extras(Extras),
 }
 
 /// Everything that a node should run. What is not in it must not run.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, NodeId, RoundId};
 use crate::job::{Bounds, Fault, JobSpec};
+use crate::options::JobOptions;
 use crate::shape::{Shape, Task};
 use crate::view::{
     EventView, JobDetail, JobRow, NodeDetail, NodeRow, RoundDetail, RoundRow, Status, WhyView,
@@ -28,7 +29,6 @@ pub enum Call {
 
 /// Everything that changes state: one event of `control` each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "a few a second; a box would only be noise")]
 pub enum Change {
     Submit {
         spec: JobSpec,
@@ -65,6 +65,12 @@ pub enum Change {
     },
     NodeLost {
         node: NodeId,
+    },
+    /// From protocol 3 on: as `Submit`, with options that are not all at their defaults.
+    SubmitWith {
+        spec: JobSpec,
+        request_id: Option<String>,
+        options: JobOptions,
     },
 }
 

@@ -9,6 +9,8 @@ pub mod client;
 pub mod config;
 pub mod ids;
 pub mod job;
+pub mod notes;
+pub mod options;
 pub mod reason;
 pub mod resources;
 pub mod shape;
@@ -20,6 +22,7 @@ pub use ids::{
     BootId, CheckpointId, Generation, Incarnation, InvalidName, JobId, NodeId, Revision, RoundId,
 };
 pub use job::{Batch, Bounds, Fault, Finish, Framework, JobSpec, Mode, OnDisconnect};
+pub use options::JobOptions;
 pub use resources::Resources;
 pub use shape::{NodeShare, Placement, Role, Shape, Task};
 pub use time::{Millis, UnixMs};

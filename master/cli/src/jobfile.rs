@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use model::job::CURVE_FIELD;
+use model::options::AssignmentKind;
 use model::units::cpus_milli;
-use model::{Batch, Bounds, Fault, Finish, Framework, JobSpec, Mode, OnDisconnect, Resources};
+use model::{
+    Batch, Bounds, Fault, Finish, Framework, JobOptions, JobSpec, Mode, OnDisconnect, Resources,
+};
 use scheduler::estimate::loss::Curve;
 
 use crate::failure::Located;
@@ -14,7 +17,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 31] = [
+pub(crate) const KEYS: [Key; 32] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -45,6 +48,7 @@ pub(crate) const KEYS: [Key; 31] = [
     Key::optional("convergence.threshold", Want::Decimal),
     Key::optional("convergence.patience", COUNT),
     Key::optional(CURVE_FIELD, Want::Text),
+    Key::optional("assignment", Want::Word(&["paa", "mxnet"])),
     Key::optional("environment", Want::FreeTexts),
 ];
 
@@ -60,20 +64,22 @@ const RESTARTS: u32 = 10;
 ///
 /// # Errors
 /// Everything that is wrong with it, in the order of the file.
-pub(crate) fn parse(text: &str, folder: &Path) -> Result<JobSpec, Vec<Located>> {
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<(JobSpec, JobOptions), Vec<Located>> {
     let document = Document::read(text, &KEYS);
     let mut reader = Reader { document };
     let spec = reader.spec(folder);
+    let options = reader.options();
     let mut document = reader.document;
     if !document.broken {
         let before = document.faults.clone();
         let mut faults = spec.faults();
+        faults.extend(options.faults());
         faults.extend(curve_fault(&spec, &faults));
         for fault in faults.into_iter().map(in_file_words) {
             document.add_unless(&before, fault);
         }
     }
-    if document.faults.is_empty() { Ok(spec) } else { Err(document.sorted()) }
+    if document.faults.is_empty() { Ok((spec, options)) } else { Err(document.sorted()) }
 }
 
 /// What is wrong with the syntax of the job's own curve.
@@ -111,6 +117,15 @@ struct Reader {
 }
 
 impl Reader {
+    /// What the job asks for beside its spec.
+    fn options(&mut self) -> JobOptions {
+        let assignment = match self.text("assignment").as_deref() {
+            Some("mxnet") => AssignmentKind::Mxnet,
+            Some(_) | None => AssignmentKind::Paa,
+        };
+        JobOptions { assignment, data: None }
+    }
+
     /// The job as far as it is right; a fault stands where a value is missing or wrong.
     fn spec(&mut self, folder: &Path) -> JobSpec {
         let mode = match self.text("mode").as_deref() {

@@ -3,7 +3,7 @@
 
 use model::client::{Answer, Change, ErrorKind, Refusal, Reply};
 use model::job::CURVE_FIELD;
-use model::{Bounds, CheckpointId, Fault, JobId, JobSpec, NodeId, Shape};
+use model::{Bounds, CheckpointId, Fault, JobId, JobOptions, JobSpec, NodeId, Shape};
 use scheduler::estimate::loss::Curve;
 
 use crate::command::Command;
@@ -56,7 +56,12 @@ impl Control {
     pub(crate) fn on_change(&mut self, asked: Asked, change: Change) {
         let request = asked.request;
         let reply = match change {
-            Change::Submit { spec, request_id } => self.submit(&asked, spec, request_id),
+            Change::Submit { spec, request_id } => {
+                self.submit(&asked, spec, request_id, JobOptions::default())
+            }
+            Change::SubmitWith { spec, request_id, options } => {
+                self.submit(&asked, spec, request_id, options)
+            }
             Change::Cancel { job, now } => self.cancel(&asked, job, now),
             Change::Pause { job } => self.pause(&asked, job),
             Change::Resume { job } => self.resume(&asked, job),
@@ -116,7 +121,13 @@ impl Control {
         Ok(job)
     }
 
-    fn submit(&mut self, asked: &Asked, spec: JobSpec, request_id: Option<String>) -> Reply {
+    fn submit(
+        &mut self,
+        asked: &Asked,
+        spec: JobSpec,
+        request_id: Option<String>,
+        options: JobOptions,
+    ) -> Reply {
         if let Some(id) = &request_id {
             if id.is_empty() || id.len() > REQUEST_ID_MAX || id.chars().any(char::is_control) {
                 return Err(Refusal::new(
@@ -132,7 +143,8 @@ impl Control {
                 return Ok(Answer::Submitted { job, created: false, submitted_s_ago: age });
             }
         }
-        let faults = faults_of(&spec);
+        let mut faults = faults_of(&spec);
+        faults.extend(options.faults());
         if !faults.is_empty() {
             let mut refusal = Refusal::new(
                 ErrorKind::Invalid,
@@ -154,6 +166,10 @@ impl Control {
             return Ok(Answer::Accepted { job: None, node: None, note });
         }
         let job = self.accept(asked, spec, request_id);
+        if options != JobOptions::default() {
+            self.job_mut(job).options = options;
+            self.out.options.insert(job);
+        }
         Ok(Answer::Submitted { job, created: true, submitted_s_ago: 0.0 })
     }
 

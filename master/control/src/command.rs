@@ -2,6 +2,7 @@
 
 use model::agent::{Desired, Part};
 use model::client::Reply;
+use model::notes::Extras;
 use model::{CheckpointId, Generation, JobId, NodeId};
 use scheduler::snapshot::{Policy, Snapshot};
 
@@ -22,6 +23,8 @@ pub enum Command {
         node: NodeId,
         session: SessionId,
         desired: Desired,
+        /// To be sent first, to an agent that knows the message.
+        extras: Extras,
     },
     /// Close a connection, in words: a second agent of one name, say.
     Disconnect {

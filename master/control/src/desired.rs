@@ -1,6 +1,7 @@
 //! What each node should run, made from the phases of the jobs that stand on it.
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
+use model::notes::{AssignmentOrder, Extras, JobExtras};
 use model::{Finish, JobId, NodeId, Revision};
 
 use crate::command::Command;
@@ -22,8 +23,9 @@ impl Control {
             let Some(node) = self.nodes.get(&id) else { continue };
             let Some(session) = node.session else { continue };
             let generations = self.desired_of(&id);
+            let extras = self.extras_of(&id, &generations);
             let sent = node.sent.as_ref();
-            if sent.is_some_and(|(_, last)| *last == generations) {
+            if sent.is_some_and(|(_, last)| *last == generations) && node.sent_extras == extras {
                 continue;
             }
             self.desired_sets += 1;
@@ -39,8 +41,10 @@ impl Control {
                 }
             }
             node.sent = Some((revision, generations.clone()));
+            node.sent_extras = extras.clone();
             let desired = Desired { revision, generations };
-            self.out.commands.push(Command::SendDesired { node: id, session, desired });
+            let command = Command::SendDesired { node: id, session, desired, extras };
+            self.out.commands.push(command);
         }
     }
 
@@ -75,6 +79,25 @@ impl Control {
             });
         }
         generations
+    }
+}
+
+impl Control {
+    /// What the node should know beside its desired set.
+    fn extras_of(&self, _: &NodeId, generations: &[DesiredGeneration]) -> Extras {
+        let mut extras = Extras::default();
+        for DesiredGeneration { job, generation, .. } in generations {
+            let options = &self.job(*job).options;
+            if options.data.is_some() {
+                extras.jobs.push(JobExtras {
+                    job: *job,
+                    generation: *generation,
+                    assignment: AssignmentOrder::Stock,
+                    data: options.data.clone(),
+                });
+            }
+        }
+        extras
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use model::agent::{Heartbeat, Introduction, RateReport};
 use model::client::Change;
+use model::notes::Notes;
 use model::{CheckpointId, Generation, JobId, NodeId, UnixMs};
 use scheduler::plan::Plan;
 
@@ -35,6 +36,12 @@ pub enum Event {
         node: NodeId,
         session: SessionId,
         rates: Vec<RateReport>,
+    },
+    /// What an agent noted of its jobs beside their progress.
+    Notes {
+        node: NodeId,
+        session: SessionId,
+        notes: Box<Notes>,
     },
     NodeDisconnected {
         node: NodeId,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::agent::{DesiredGeneration, GpuReport, NodeLoad, TaskReport};
+use model::notes::Extras;
 use model::reason::Reachability;
 use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
 
@@ -34,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) strangers_use: Resources,
     /// What was last sent in this session.
     pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
+    /// What came with it.
+    pub(crate) sent_extras: Extras,
     /// When a refusal of its agent was last told.
     pub(crate) refusal_told: Option<Millis>,
     /// First revision that told the agent to stop a job's present generation.
@@ -61,6 +64,7 @@ impl Node {
             strangers: BTreeMap::new(),
             strangers_use: Resources::default(),
             sent: None,
+            sent_extras: Extras::default(),
             refusal_told: None,
             stop_told: BTreeMap::new(),
         }

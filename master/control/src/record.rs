@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
-    BootId, CheckpointId, Generation, Incarnation, JobId, JobSpec, NodeId, Placement, Resources,
-    RoundId, Shape, UnixMs,
+    BootId, CheckpointId, Generation, Incarnation, JobId, JobOptions, JobSpec, NodeId, Placement,
+    Resources, RoundId, Shape, UnixMs,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,7 @@ pub enum Record {
     SpeedV1(SpeedRecord),
     PortsV1 { host: String, ports: HostPorts },
     RatesV1(RateRecord),
+    OptionsV1(Box<OptionsRecord>),
 }
 
 /// Where an entry lies.
@@ -44,6 +45,7 @@ pub enum Key {
     Speed(SpeedKey),
     Ports(String),
     Rates(JobId),
+    Options(JobId),
 }
 
 impl Key {
@@ -62,6 +64,7 @@ impl Key {
             Self::Speed(SpeedKey::Model { key, rule }) => text(6, &format!("{rule} {key}")),
             Self::Ports(host) => text(7, host),
             Self::Rates(job) => number(8, job.0),
+            Self::Options(job) => number(9, job.0),
         }
     }
 }
@@ -78,8 +81,16 @@ impl Record {
             Self::SpeedV1(speed) => Key::Speed(speed.key.clone()),
             Self::PortsV1 { host, .. } => Key::Ports(host.clone()),
             Self::RatesV1(rates) => Key::Rates(rates.job),
+            Self::OptionsV1(options) => Key::Options(options.job),
         }
     }
+}
+
+/// Options of a job that are not all at their defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptionsRecord {
+    pub job: JobId,
+    pub options: JobOptions,
 }
 
 /// Counters that must never go back.

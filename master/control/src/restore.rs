@@ -72,6 +72,7 @@ impl Control {
         let mut control = Self::empty(settings, now);
         let mut jobs = Vec::new();
         let mut rates = Vec::new();
+        let mut options = Vec::new();
         for record in restored {
             match record {
                 Record::MetaV1(found) => meta = Some(found),
@@ -92,6 +93,7 @@ impl Control {
                     control.ports.insert(host, ports);
                 }
                 Record::RatesV1(record) => rates.push(record),
+                Record::OptionsV1(record) => options.push(*record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -110,6 +112,11 @@ impl Control {
         for RateRecord { job, marks } in rates {
             if let Some(job) = control.jobs.get_mut(&job) {
                 job.rates = Rates::restored(marks);
+            }
+        }
+        for record in options {
+            if let Some(job) = control.jobs.get_mut(&record.job) {
+                job.options = record.options;
             }
         }
         control.await_nodes();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::EventView;
-use model::{JobId, Millis, NodeId, RoundId, UnixMs};
+use model::{JobId, JobOptions, Millis, NodeId, RoundId, UnixMs};
 
 use crate::command::Command;
 use crate::event::{Event, Now, Refused};
@@ -12,7 +12,9 @@ use crate::job::speed::Speed;
 use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
-use crate::record::{JobRecord, Key, Meta, RateRecord, Record, RoundRecord, SpeedKey, Write};
+use crate::record::{
+    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey, Write,
+};
 use crate::round::Rounding;
 use crate::settings::Settings;
 use crate::timers::{Timer, Timers};
@@ -58,6 +60,7 @@ pub(crate) struct Out {
     pub(crate) speeds: BTreeSet<SpeedKey>,
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
+    pub(crate) options: BTreeSet<JobId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -85,6 +88,7 @@ impl Control {
                 self.on_heartbeat(&node, session, *heartbeat);
             }
             Event::Rates { node, session, rates } => self.on_rates(&node, session, rates),
+            Event::Notes { node, session, notes } => self.on_notes(&node, session, *notes),
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
             Event::Change { request, user, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };
@@ -293,6 +297,12 @@ impl Control {
                 put(Record::RatesV1(RateRecord { job: *id, marks }));
             }
         }
+        for id in &out.options {
+            if let Some(job) = self.jobs.get(id) {
+                let options = job.options.clone();
+                put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
+            }
+        }
         for id in &out.rounds {
             if let Some(round) = self.rounds.get(id) {
                 put(Record::RoundV1(Box::new(round.clone())));
@@ -356,6 +366,10 @@ impl Control {
         self.out.rates.remove(&id);
         if !job.rates.marks().is_empty() {
             self.out.deleted.push(Key::Rates(id));
+        }
+        self.out.options.remove(&id);
+        if job.options != JobOptions::default() {
+            self.out.deleted.push(Key::Options(id));
         }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {

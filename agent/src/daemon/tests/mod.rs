@@ -121,7 +121,7 @@ impl World {
     fn desire(&mut self, generations: Vec<DesiredGeneration>) {
         self.revision += 1;
         let desired = Desired { revision: Revision(self.revision), generations };
-        self.agent.on(Event::Desired(desired), clock::now());
+        self.agent.on(Event::Desired(desired, model::notes::Extras::default()), clock::now());
     }
 
     /// Turns the loop until something holds.

@@ -3,8 +3,9 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use model::JobSpec;
 use model::client::{Answer, Call, Change, Request};
+
+use model::{JobOptions, JobSpec};
 
 use super::{Context, Done, wait};
 use crate::args::SubmitArgs;
@@ -46,7 +47,7 @@ pub(super) fn read_file(path: &Path) -> Result<(String, PathBuf), Failure> {
 }
 
 /// Reads a job file with all its faults.
-pub(super) fn read_job(path: &Path) -> Result<JobSpec, Failure> {
+pub(super) fn read_job(path: &Path) -> Result<(JobSpec, JobOptions), Failure> {
     let (text, folder) = read_file(path)?;
     let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
     jobfile::parse(&text, &folder).map_err(|faults| Failure::faulty(&name, faults))
@@ -63,8 +64,17 @@ fn fresh_id() -> Result<String, Failure> {
     Ok(bytes.iter().fold(String::from("optimus-"), |id, byte| id + &format!("{byte:02x}")))
 }
 
+/// A job without options is sent as every master understands it.
+fn change(spec: JobSpec, request_id: Option<String>, options: JobOptions) -> Change {
+    if options == JobOptions::default() {
+        Change::Submit { spec, request_id }
+    } else {
+        Change::SubmitWith { spec, request_id, options }
+    }
+}
+
 pub(super) async fn submit(context: &mut Context<'_>, args: SubmitArgs) -> Result<Done, Failure> {
-    let spec = read_job(&args.file)?;
+    let (spec, options) = read_job(&args.file)?;
     let name = spec.name.clone();
     let own_id = args.request_id.is_none();
     let request_id = match args.request_id {
@@ -74,7 +84,7 @@ pub(super) async fn submit(context: &mut Context<'_>, args: SubmitArgs) -> Resul
     let request = Request {
         dry_run: args.change.dry_run,
         reason: args.change.reason,
-        call: Call::Change(Change::Submit { spec, request_id: Some(request_id) }),
+        call: Call::Change(change(spec, Some(request_id), options)),
     };
     let answer = context.master.submit(&request, context.output).await?;
     if let (true, Answer::Accepted { note, .. }) = (request.dry_run, &answer) {

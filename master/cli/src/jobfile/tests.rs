@@ -24,7 +24,7 @@ patience = 3
 "#;
 
 fn read(text: &str) -> Result<JobSpec, Vec<Located>> {
-    parse(text, Path::new("/home/anna/job"))
+    parse(text, Path::new("/home/anna/job")).map(|(spec, _)| spec)
 }
 
 /// Faults of the good file with one piece replaced, as `line field: problem; remedy`.

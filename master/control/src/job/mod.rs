@@ -4,6 +4,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod epochs;
 pub(crate) mod estimate;
 pub(crate) mod live;
+pub(crate) mod notes;
 pub mod phase;
 pub(crate) mod profile;
 pub(crate) mod progress;
@@ -14,7 +15,7 @@ pub(crate) mod speed;
 pub(crate) mod start;
 
 use model::reason::PhaseName;
-use model::{Generation, JobId, JobSpec, Millis, Placement, Shape, UnixMs};
+use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
 
 use crate::job::live::Live;
@@ -44,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) attained_s: f64,
     /// Learning rates that it announced; kept in a record of their own.
     pub(crate) rates: Rates,
+    /// Kept in a record of their own where they are not the defaults.
+    pub(crate) options: JobOptions,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -66,6 +69,7 @@ impl Job {
             gap_since: None,
             attained_s: 0.0,
             rates: Rates::default(),
+            options: JobOptions::default(),
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -163,7 +163,7 @@ impl World {
                 Command::Reply { request, reply } => {
                     self.replies.insert(request.0, *reply);
                 }
-                Command::SendDesired { node, session, desired } => {
+                Command::SendDesired { node, session, desired, .. } => {
                     let agent = self.agents.get_mut(&node).expect("a node of this world");
                     if agent.session == Some(session) && agent.hears {
                         agent.obey(desired, self.now);

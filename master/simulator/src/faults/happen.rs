@@ -88,7 +88,7 @@ fn kind(fault: &Fault) -> Option<&'static str> {
 
 const fn asked(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

@@ -27,7 +27,7 @@ impl World {
             match command {
                 Command::Persist(writes) => self.persist(writes),
                 Command::Reply { request, reply } => self.answered(request.0, *reply),
-                Command::SendDesired { node, session, desired } => {
+                Command::SendDesired { node, session, desired, .. } => {
                     if let Some(node) = self.index.get(&node).copied() {
                         self.send_down(node, session, desired);
                     }

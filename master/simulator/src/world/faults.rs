@@ -158,6 +158,7 @@ impl World {
                 | control::Event::Heartbeat { node: other, .. } => *other != id,
                 control::Event::Tick
                 | control::Event::Rates { .. }
+                | control::Event::Notes { .. }
                 | control::Event::NodeDisconnected { .. }
                 | control::Event::Change { .. }
                 | control::Event::RoundFinished { .. }

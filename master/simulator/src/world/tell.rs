@@ -94,6 +94,7 @@ fn event_words(event: &Event) -> String {
             format!("{node} {session:?} beat {}: [{}]", heartbeat.sequence, tasks.join(", "))
         }
         Event::Rates { node, .. } => format!("{node} tells learning rates"),
+        Event::Notes { node, .. } => format!("{node} tells notes"),
         Event::NodeDisconnected { node, session } => format!("{node} lost {session:?}"),
         Event::Change { change, .. } => format!("{change:?}"),
         Event::RoundFinished { plan, .. } => format!("a plan: {}", plan_words(plan)),

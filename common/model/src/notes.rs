@@ -1,0 +1,78 @@
+//! What a master and an agent tell each other from protocol 3 on, beside the sets of [`crate::agent`].
+//!
+//! Both are whole and idempotent: the newest one replaces all before it, and one that is lost
+//! costs nothing that the next one does not bring.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, JobId};
+use crate::options::DataSpec;
+
+/// The first protocol with these messages.
+pub const PROTOCOL_OF_NOTES: u16 = 3;
+
+/// What an agent saw of its local jobs, beside its heartbeat: after the introduction and whenever
+/// something of it changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Notes {
+    pub blocks: Vec<BlocksReport>,
+}
+
+/// The parameter blocks of a model, in the order of their initialisation, from the worker of
+/// rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksReport {
+    pub job: JobId,
+    pub generation: Generation,
+    /// Parameters (elements) of each block.
+    pub blocks: Vec<u64>,
+}
+
+/// What a node should know beside its desired set, before it obeys that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extras {
+    /// Of generations in the desired set; one that is missing has nothing special.
+    pub jobs: Vec<JobExtras>,
+    /// Jobs of which tasks are likely to start here soon.
+    pub warm: Vec<Warm>,
+}
+
+/// More about one generation of the desired set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobExtras {
+    pub job: JobId,
+    pub generation: Generation,
+    pub assignment: AssignmentOrder,
+    pub data: Option<DataSpec>,
+}
+
+/// Where a generation's parameter blocks lie (section 5.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AssignmentOrder {
+    /// As MXNet does by itself.
+    #[default]
+    Stock,
+    /// The workers wait for an assignment, which follows once the blocks are known.
+    Wait,
+    /// The parts of each block, in the order of its elements.
+    Given(Vec<Vec<BlockPart>>),
+}
+
+/// A part of a block on one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockPart {
+    pub server: u32,
+    pub parameters: u64,
+}
+
+/// What an agent needs to prepare for tasks of a job that may start soon. Nothing runs by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warm {
+    pub job: JobId,
+    pub command: Vec<String>,
+    pub working_directory: String,
+    pub environment: std::collections::BTreeMap<String, String>,
+    /// CPUs of a worker and of a server, in thousandths: the threads of their computation.
+    pub worker_cpus_milli: u64,
+    pub server_cpus_milli: u64,
+}

@@ -1,0 +1,18 @@
+//! What agents note of a job beside its progress.
+
+use model::NodeId;
+use model::notes::Notes;
+
+use crate::event::SessionId;
+use crate::step::Control;
+
+impl Control {
+    pub(crate) fn on_notes(&mut self, id: &NodeId, session: SessionId, notes: Notes) {
+        if self.nodes.get(id).is_none_or(|node| node.session != Some(session)) {
+            self.count("notes of an old connection");
+            return;
+        }
+        // Nothing is decided by them yet.
+        drop(notes);
+    }
+}
