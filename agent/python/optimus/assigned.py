@@ -160,10 +160,12 @@ class AssignedKVStore(mx.kv.KVStore):
         for entry in entries:
             block = self._blocks[entry.key]
             keys += block.keys
-            if block.cut:
-                values += [arrays[0] for arrays in block.sliced([entry.value])]
-            else:
+            if not block.cut:
                 values.append(entry.value)
+                continue
+            # Of the others only the shapes are looked at.
+            slices = block.sliced if self.rank == 0 else block.receiving
+            values += [arrays[0] for arrays in slices([entry.value])]
         if keys:
             super().init(keys, values)
         for entry in entries:

@@ -17,14 +17,19 @@ import numpy
 
 from . import layout
 from .checkpoint import (
-    CheckpointDamaged, Manifest, read_arrays, read_verified, server_states, server_table,
-    write_arrays, write_json,
+    CheckpointDamaged, Manifest, read_verified, server_states, server_table, write_json,
 )
+from .packing import open_arrays, write_arrays
 
 SCHEMA = "optimus.server/1"
 
 # Settings, not progress: a restarted script says itself what it wants them to be.
 _NOT_PROGRESS = ("lr", "rescale_grad", "num_update", "begin_num_update")
+
+
+# A larger state is written in several pieces: a server that owns a part of it later need
+# not read, and prove, the rest.
+PIECE_ELEMENTS_MAX = 1 << 20
 
 
 class StateError(Exception):
@@ -83,20 +88,22 @@ def save(
         count = origin.stop - origin.start
         leaves: List[numpy.ndarray] = []
         template = _flatten(state, leaves)
-        names = []
         for leaf in leaves:
             if leaf.size != count:
                 raise StateError(
                     f"state of key {key} has {leaf.size} elements for {count} parameters"
                 )
-            names.append(f"a{len(arrays)}")
-            arrays[names[-1]] = leaf.reshape(-1)
-        entries.append({
-            "key": origin.block, "size": origin.size, "start": origin.start, "stop": origin.stop,
-            "updates": counts.get(key, 0), "template": template, "arrays": names,
-            "dtypes": [str(leaf.dtype) for leaf in leaves],
-        })
-    part = write_arrays(folder, server_states(rank), arrays)
+        for start, stop in _pieces_of(origin.start, origin.stop):
+            names = []
+            for leaf in leaves:
+                names.append(f"a{len(arrays)}")
+                arrays[names[-1]] = leaf.reshape(-1)[start - origin.start:stop - origin.start]
+            entries.append({
+                "key": origin.block, "size": origin.size, "start": start, "stop": stop,
+                "updates": counts.get(key, 0), "template": template, "arrays": names,
+                "dtypes": [str(leaf.dtype) for leaf in leaves],
+            })
+    part, places = write_arrays(folder, server_states(rank), arrays.items())
     evolved = {
         name: value for name, value in numbers(updater.optimizer).items()
         if initial.get(name) != value
@@ -104,6 +111,7 @@ def save(
     # The table comes last: its presence says that this server's part is complete.
     write_json(folder, server_table(rank), {
         "schema": SCHEMA, "rank": rank, "servers": servers, "part": part.to_json(),
+        "places": places,
         "optimizer": {
             "name": type(updater.optimizer).__name__,
             "num_update": updater.optimizer.num_update,
@@ -157,7 +165,7 @@ def _pieces(
 ) -> Iterator[Tuple[layout.Span, int, List[Piece]]]:
     """(span, block, overlapping pieces in order) for all that this server holds.
 
-    Reads the arrays only of those old servers that had something we hold.
+    Opens the arrays only of those old servers that had something we hold.
     """
     sources: Dict[int, Mapping[str, numpy.ndarray]] = {}
     found: Dict[layout.Span, Tuple[int, List[Piece]]] = {}
@@ -169,8 +177,8 @@ def _pieces(
                     continue
                 old = table["rank"]
                 if entry["arrays"] and old not in sources:
-                    sources[old] = read_arrays(
-                        manifest.folder, manifest.part(server_states(old))
+                    sources[old] = open_arrays(
+                        manifest.folder, manifest.part(server_states(old)), table.get("places")
                     )
                 found.setdefault(span, (block, []))[1].append(Piece(
                     entry["start"], entry["stop"], entry["updates"], entry["template"],
@@ -198,9 +206,15 @@ def _assemble(block: int, span: layout.Span, pieces: List[Piece]) -> Any:
             start, stop = max(piece.start, span.start), min(piece.stop, span.stop)
             array = piece.source[piece.arrays[number]]
             parts.append(array[start - piece.start:stop - piece.start])
-        leaf = numpy.concatenate(parts)
+        leaf = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
         leaves.append(mx.nd.array(leaf, dtype=leaf.dtype))
     return _build(pieces[0].template, iter(leaves))
+
+
+def _pieces_of(start: int, stop: int) -> List[Tuple[int, int]]:
+    """Elements [start, stop), cut into pieces; of no elements one piece."""
+    starts = list(range(start, stop, PIECE_ELEMENTS_MAX)) or [start]
+    return list(zip(starts, starts[1:] + [stop]))
 
 
 def _flatten(state: Any, leaves: List[numpy.ndarray]) -> Any:

@@ -20,7 +20,8 @@ from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from . import commands, layout
 from .assigned import AssignedKVStore, Key
-from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest, read_arrays
+from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest
+from .packing import open_arrays
 
 # From the elements of each block to the parts (server, elements) of each.
 Assign = Callable[[List[int]], Sequence[Sequence[Tuple[int, int]]]]
@@ -231,8 +232,8 @@ class Store(AssignedKVStore):
 
     # -- checkpoint -------------------------------------------------------------------
 
-    def parameters(self) -> Dict[Key, numpy.ndarray]:
-        """The present value of every key: the servers' where they train it.
+    def pull_parameters(self) -> Dict[Key, Any]:
+        """The present value of every key, on its way: the servers' where they train it.
 
         A key that was never pushed (the running means of a normalisation layer) lives
         in the worker alone.
@@ -251,7 +252,7 @@ class Store(AssignedKVStore):
                 dtype = numpy.float32 if local is None else local.dtype
                 arrays[key] = mx.nd.zeros(self._shapes[key], dtype=dtype)
                 super().pull([key], [arrays[key]])
-        return {key: array.asnumpy() for key, array in arrays.items()}
+        return arrays
 
     def save_states(self, folder: str, checkpoint: int) -> None:
         """Let each server write its states; returns when all have done or failed."""
@@ -284,7 +285,9 @@ class Store(AssignedKVStore):
 
 
 def _read_parameters(manifest: Manifest) -> Dict[Key, numpy.ndarray]:
-    arrays = read_arrays(manifest.folder, manifest.part(PARAMETERS))
+    arrays = open_arrays(
+        manifest.folder, manifest.part(PARAMETERS), manifest.document.get("places")
+    )
     table = manifest.document["parameters"]
     return {entry["key"]: arrays[entry["array"]] for entry in table if "kept" not in entry}
 
