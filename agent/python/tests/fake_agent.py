@@ -136,6 +136,7 @@ class Generation:
         common = {
             **os.environ,
             "PYTHONPATH": PACKAGE, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+            "EXAMPLES": EXAMPLES,
             "MXNET_KVSTORE_BIGARRAY_BOUND": str(BIGARRAY_BOUND),
             "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_NODE_HOST": "127.0.0.1",
             "DMLC_PS_ROOT_PORT": str(_free_port()),
