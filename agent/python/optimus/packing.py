@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from typing import IO, Any, Dict, Iterable, List, Mapping, Optional, Tuple
-
-import numpy
+from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .checkpoint import CheckpointDamaged, Part, read_arrays, write_file
+
+if TYPE_CHECKING:
+    import numpy
 
 # What JSON says of an array: offset and bytes of its elements in the file, their CRC-32, their
 # type and their shape.
@@ -21,7 +22,7 @@ Place = List[Any]
 
 
 def write_arrays(
-    folder: str, name: str, arrays: Iterable[Tuple[str, numpy.ndarray]]
+    folder: str, name: str, arrays: Iterable[Tuple[str, "numpy.ndarray"]]
 ) -> Tuple[Part, Dict[str, Place]]:
     """Write named arrays, each as it comes; returns the part and the arrays' places.
 
@@ -39,6 +40,8 @@ def write_arrays(
 
 
 def _write_one(archive: zipfile.ZipFile, file: Any, key: str, value: Any) -> Place:
+    import numpy
+
     array = numpy.asarray(value, order="C")
     if array.dtype.hasobject:
         raise ValueError(f"array {key} holds objects, which a checkpoint cannot")
@@ -71,8 +74,10 @@ class Arrays:
         if file is not None:
             file.close()
 
-    def __getitem__(self, name: str) -> numpy.ndarray:
+    def __getitem__(self, name: str) -> "numpy.ndarray":
         """Raises CheckpointDamaged unless the array is what was written."""
+        import numpy
+
         try:
             offset, size, crc, dtype, shape = self._places[name]
             content = numpy.empty(size, numpy.uint8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from . import sampler as sampling
@@ -34,6 +33,9 @@ def save(
 
     Returns the fields of the `saved` report. Raises when any part cannot be written.
     """
+    # The scheduler's process comes by here as well, and has no use for it.
+    from concurrent.futures import ThreadPoolExecutor
+
     folder = request.directory
     pulled = store.pull_parameters()
     # The servers answer the pulls, then write their states while the parameters arrive here
