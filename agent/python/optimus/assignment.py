@@ -29,7 +29,7 @@ POLL_S = 0.01
 # So many sizes, of at most 20 digits each, fit one datagram beside the other fields.
 SIZES_PER_DATAGRAM = 350
 # Most blocks of which anybody makes an assignment.
-BLOCKS_MAX = 65_536
+BLOCKS_MAX = 16_384
 
 # (server, elements) of each part of a block.
 Parts = List[Tuple[int, int]]

@@ -19,9 +19,8 @@ async fn workers_that_wait_get_the_assignment_whenever_it_comes() {
     let file = world.state_dir().join("tasks/j1-g1/assignment.json");
     assert!(!file.exists());
 
-    let given = |parameters| {
-        AssignmentOrder::Given(vec![vec![BlockPart { server: 0, parameters }]])
-    };
+    let given =
+        |parameters| AssignmentOrder::Given(vec![vec![BlockPart { server: 0, parameters }]]);
     world.desire_with(vec![wanted.clone()], extras(1, given(9)));
     let read = || fs::read_to_string(&file).unwrap();
     assert!(read().contains("[[[0,9]]]"), "{}", read());

@@ -12,7 +12,12 @@ impl Control {
             self.count("notes of an old connection");
             return;
         }
-        // Nothing is decided by them yet.
-        drop(notes);
+        let Notes { blocks } = notes;
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.tells_notes = true;
+        }
+        for report in blocks {
+            self.on_blocks(id, report);
+        }
     }
 }
