@@ -16,7 +16,7 @@ const FILE: &str = "control.json";
 const TEMPORARY: &str = ".control.json.new";
 const ASSIGNMENT_FILE: &str = "assignment.json";
 const ASSIGNMENT_TEMPORARY: &str = ".assignment.json.new";
-const ASSIGNMENT_SCHEMA: &str = "optimus.assignment/1";
+const ASSIGNMENT_SCHEMA: &str = "optimus.layout/1";
 
 #[derive(Serialize)]
 struct Control<'a> {
@@ -128,7 +128,7 @@ mod tests {
         let part = |server, parameters| BlockPart { server, parameters };
         write_assignment(dir.path(), &[vec![part(1, 30), part(0, 4)], vec![part(2, 5)]]).unwrap();
         let read = fs::read_to_string(dir.path().join(ASSIGNMENT_FILE)).unwrap();
-        let expected = r#"{"schema":"optimus.assignment/1","blocks":[[[1,30],[0,4]],[[2,5]]]}"#;
+        let expected = r#"{"schema":"optimus.layout/1","blocks":[[[1,30],[0,4]],[[2,5]]]}"#;
         assert_eq!(read, expected);
     }
 

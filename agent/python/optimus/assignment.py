@@ -4,7 +4,7 @@ Rank 0 reports the sizes of the job's blocks, in the order of their initialisati
 agent of each worker writes what the master answers to ``assignment.json`` in the
 generation's folder, as::
 
-    {"schema": "optimus.assignment/1", "blocks": [[[server, elements], ...], ...]}
+    {"schema": "optimus.layout/1", "blocks": [[[server, elements], ...], ...]}
 
 where a block's parts are in the order of its elements. Where the master knew the blocks
 from an earlier generation, the file is there before the worker asks.
@@ -21,7 +21,7 @@ from .layout import LayoutError
 from .report import Reporter
 
 FILE = "assignment.json"
-SCHEMA = "optimus.assignment/1"
+SCHEMA = "optimus.layout/1"
 # A worker that waits for the answer reports its blocks again and again: a datagram may
 # be lost, and the agent may restart.
 REPEAT_S = 1.0

@@ -84,7 +84,7 @@ class Node:
         """Write assignment.json."""
         path = os.path.join(self.directory, "assignment.json")
         with open(path + ".tmp", "w", encoding="utf-8") as file:
-            json.dump({"schema": "optimus.assignment/1", "blocks": blocks}, file)
+            json.dump({"schema": "optimus.layout/1", "blocks": blocks}, file)
         os.rename(path + ".tmp", path)
 
     def close(self) -> None:
