@@ -55,6 +55,11 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
+        Notes { blocks: self.blocks_told() }
+    }
+
+    /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.
+    fn blocks_told(&self) -> Vec<BlocksReport> {
         let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
         let mut room = BLOCKS_TOLD_MAX;
         let mut blocks: Vec<BlocksReport> =
@@ -64,7 +69,7 @@ impl Agent {
             room -= if fits { report.blocks.len() } else { 0 };
             fits
         });
-        Notes { blocks }
+        blocks
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

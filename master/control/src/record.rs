@@ -67,7 +67,7 @@ impl Key {
             Self::Ports(host) => text(7, host),
             Self::Rates(job) => number(8, job.0),
             Self::Options(job) => number(9, job.0),
-            Self::Blocks(job) => number(10, job.0),
+            Self::Blocks(job) => number(20, job.0),
         }
     }
 }

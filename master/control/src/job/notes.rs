@@ -12,11 +12,10 @@ impl Control {
             self.count("notes of an old connection");
             return;
         }
-        let Notes { blocks } = notes;
         if let Some(node) = self.nodes.get_mut(id) {
             node.tells_notes = true;
         }
-        for report in blocks {
+        for report in notes.blocks {
             self.on_blocks(id, report);
         }
     }
