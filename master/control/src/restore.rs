@@ -73,6 +73,7 @@ impl Control {
         let mut jobs = Vec::new();
         let mut rates = Vec::new();
         let mut options = Vec::new();
+        let (mut slow_jobs, mut slow_nodes) = (Vec::new(), Vec::new());
         for record in restored {
             match record {
                 Record::MetaV1(found) => meta = Some(found),
@@ -94,6 +95,8 @@ impl Control {
                 }
                 Record::RatesV1(record) => rates.push(record),
                 Record::OptionsV1(record) => options.push(*record),
+                Record::SlowJobV1(record) => slow_jobs.push(*record),
+                Record::SlowNodeV1(record) => slow_nodes.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -119,6 +122,7 @@ impl Control {
                 job.options = record.options;
             }
         }
+        control.restore_slow(slow_jobs, slow_nodes);
         control.await_nodes();
         let starts = control.meta.starts;
         control.tell(None, None, "master", format!("start {starts} of the master"));

@@ -13,7 +13,8 @@ use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey, Write,
+    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob, SlowJobRecord,
+    SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -61,6 +62,8 @@ pub(crate) struct Out {
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
+    pub(crate) slow_jobs: BTreeSet<JobId>,
+    pub(crate) slow_nodes: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -303,6 +306,17 @@ impl Control {
                 put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
             }
         }
+        for id in &out.slow_jobs {
+            if let Some(job) = self.jobs.get(id) {
+                let slow = job.slow.clone();
+                put(Record::SlowJobV1(Box::new(SlowJobRecord { job: *id, slow })));
+            }
+        }
+        for id in &out.slow_nodes {
+            if let Some(record) = self.slow_node_record(id) {
+                put(Record::SlowNodeV1(record));
+            }
+        }
         for id in &out.rounds {
             if let Some(round) = self.rounds.get(id) {
                 put(Record::RoundV1(Box::new(round.clone())));
@@ -370,6 +384,10 @@ impl Control {
         self.out.options.remove(&id);
         if job.options != JobOptions::default() {
             self.out.deleted.push(Key::Options(id));
+        }
+        self.out.slow_jobs.remove(&id);
+        if job.slow != SlowJob::default() {
+            self.out.deleted.push(Key::SlowJob(id));
         }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {
