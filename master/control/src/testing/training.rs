@@ -234,9 +234,10 @@ impl Training {
             compute_s: self.computed_s[worker as usize],
             samples: self.done * BATCH,
             loss_sum: self.loss_sum,
-            loss_count: nan.map_or(self.done.saturating_sub(self.lag(worker)), |from| {
-                self.done.min(from.saturating_sub(self.base))
-            }),
+            loss_count: nan.map_or_else(
+                || self.done.saturating_sub(self.lag(worker)),
+                |from| self.done.min(from.saturating_sub(self.base)),
+            ),
             loss_not_finite: u64::from(nan.is_some()),
             loss_not_finite_since: nan,
             recent: if nan.is_some() {
