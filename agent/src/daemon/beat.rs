@@ -52,7 +52,7 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes::default()
+        Notes { arrivals: self.arrival_reports(), links: self.link_reports(), ..Notes::default() }
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {
