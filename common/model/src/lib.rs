@@ -9,6 +9,7 @@ pub mod client;
 pub mod config;
 pub mod ids;
 pub mod job;
+pub mod location;
 pub mod reason;
 pub mod resources;
 pub mod shape;
@@ -20,6 +21,7 @@ pub use ids::{
     BootId, CheckpointId, Generation, Incarnation, InvalidName, JobId, NodeId, Revision, RoundId,
 };
 pub use job::{Batch, Bounds, Fault, Finish, Framework, JobSpec, Mode, OnDisconnect};
+pub use location::Location;
 pub use resources::Resources;
 pub use shape::{NodeShare, Placement, Role, Shape, Task};
 pub use time::{Millis, UnixMs};
