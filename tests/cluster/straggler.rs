@@ -125,9 +125,9 @@ fn speed(cluster: &Cluster, job: &str, limit: Duration, least: f64) -> Result<f6
     shown["steps_per_s"].as_f64().context("no speed")
 }
 
-/// Slows the node of one worker and waits until it is replaced and the node flagged.
-fn is_replaced(cluster: &Cluster, job: &str, worker: usize) -> Result<()> {
-    let before = speed(cluster, job, MINUTE, 0.1)?;
+/// Slows the node of one worker and waits until it is replaced, the job as fast as it was `before`
+/// (steps/s), and the node flagged.
+fn is_replaced(cluster: &Cluster, job: &str, worker: usize, before: f64) -> Result<()> {
     let shown = show(cluster, job)?;
     let nodes = nodes_of(&shown);
     let slow = nodes[worker].clone();
@@ -180,13 +180,13 @@ fn is_replaced(cluster: &Cluster, job: &str, worker: usize) -> Result<()> {
 fn one_of_four_synchronous_workers_is_replaced_and_never_all() -> Result<()> {
     let cluster = cluster(5)?;
     let job = submit(&cluster, &team(&cluster, "team", "sync", 4))?;
-    speed(&cluster, &job, 2 * MINUTE, 0.1)?;
+    let before = speed(&cluster, &job, 2 * MINUTE, 0.1)?;
     let all = Slow::begin(&cluster, &["n1", "n2", "n3", "n4", "n5"]);
     // Four windows and more, of all at two fifths of some six steps a second.
     wait_steps(&cluster, &job, 24)?;
     drop(all);
     ensure!(events(&cluster, "straggler")?.is_empty(), "{:?}", events(&cluster, "straggler")?);
-    is_replaced(&cluster, &job, 2)?;
+    is_replaced(&cluster, &job, 2, before)?;
     cluster.run(["cancel", &job, "--now"])?;
     cluster.wait_no_task()
 }
@@ -197,7 +197,8 @@ fn one_of_eight_asynchronous_workers_is_replaced_and_a_lone_one_is_not() -> Resu
     let lone = submit(&cluster, &team(&cluster, "lone", "async", 1))?;
     let job = submit(&cluster, &team(&cluster, "team", "async", 8))?;
     speed(&cluster, &lone, 2 * MINUTE, 0.1)?;
-    is_replaced(&cluster, &job, 5)?;
+    let before = speed(&cluster, &job, 2 * MINUTE, 0.1)?;
+    is_replaced(&cluster, &job, 5, before)?;
     let node = nodes_of(&show(&cluster, &lone)?).remove(0);
     let slowed = Slow::begin(&cluster, &[&node]);
     wait_job(&cluster, &lone, "the lone worker to be flagged", MINUTE, |shown| {
