@@ -60,8 +60,9 @@ pub(crate) enum Verdict {
 pub(crate) enum Sign {
     /// Steps a second: its own, and the median of the others'.
     Speed { own: f64, others: f64 },
-    /// Seconds of own computing in a step.
-    Compute { own_s: f64, others_s: f64 },
+    /// Seconds of own computing in a step; and, where the servers' nodes tell it, the share of the
+    /// looks at the servers in which its gradients were missing.
+    Compute { own_s: f64, others_s: f64, missing: Option<f64> },
     /// Share of the looks at the servers in which only its gradients were missing.
     Arrivals { share: f64 },
     /// A lone worker's pace in steps a second, and the median of its own earlier ones.
@@ -73,7 +74,7 @@ impl Sign {
     pub(crate) fn share(self) -> f64 {
         let share = match self {
             Self::Speed { own, others } => own / others,
-            Self::Compute { own_s, others_s } => others_s / own_s,
+            Self::Compute { own_s, others_s, .. } => others_s / own_s,
             Self::Arrivals { share } => 1.0 - share,
             Self::Earlier { own, earlier } => own / earlier,
         };
@@ -89,16 +90,24 @@ impl fmt::Display for Sign {
                 f,
                 "{own:.2} steps/s, {percent:.0} % of the {others:.2} that the others make"
             ),
-            Self::Compute { own_s, others_s } => write!(
-                f,
-                "computes {:.0} ms in a step where the others take {:.0} ms: {percent:.0} % of \
-                 their speed",
-                own_s * 1000.0,
-                others_s * 1000.0
-            ),
+            Self::Compute { own_s, others_s, missing } => {
+                write!(
+                    f,
+                    "computes {:.0} ms in a step where the others take {:.0} ms: {percent:.0} % of \
+                     their speed",
+                    own_s * 1000.0,
+                    others_s * 1000.0
+                )?;
+                let Some(missing) = missing else { return Ok(()) };
+                let missing = missing * 100.0;
+                write!(
+                    f,
+                    "; its gradients were missing in {missing:.0} % of the looks at the servers"
+                )
+            }
             Self::Arrivals { share } => write!(
                 f,
-                "the servers waited for its gradients in {:.0} % of the looks at them",
+                "its gradients were missing in {:.0} % of the looks at the servers",
                 share * 100.0
             ),
             Self::Earlier { own, earlier } => write!(
@@ -209,16 +218,17 @@ fn by_compute(ratio: f64, own: &Measured, arrivals: Arrivals, others: &[&Measure
     let own_s = own.compute_per_step();
     let step_s = own.steps_s / float(own.steps);
     let known = median >= COMPUTE_MIN * step_s;
-    if known && own_s * ratio > median && own_s - median >= MATTERS * step_s {
-        return Verdict::Slow(Sign::Compute { own_s, others_s: median });
-    }
-    // The servers wait for it in the time that it takes longer than the others: in more than half
-    // of the looks where it takes twice their time.
     let share = float(arrivals.behind.min(arrivals.looks)) / float(arrivals.looks.max(1));
-    if arrivals.looks >= LOOKS_MIN && share > 1.0 - ratio {
-        return Verdict::Slow(Sign::Arrivals { share });
+    let missing = (arrivals.looks >= LOOKS_MIN).then_some(share);
+    if known && own_s * ratio > median && own_s - median >= MATTERS * step_s {
+        return Verdict::Slow(Sign::Compute { own_s, others_s: median, missing });
     }
-    Verdict::Normal
+    match missing {
+        // The servers wait for it in the time that it takes longer than the others: in more than
+        // half of the looks where it takes twice their time.
+        Some(share) if share > 1.0 - ratio => Verdict::Slow(Sign::Arrivals { share }),
+        Some(_) | None => Verdict::Normal,
+    }
 }
 
 /// Steps a second of a lone worker, by the measure that its servers do not change: by its own

@@ -212,7 +212,7 @@ fn the_servers_waiting_for_one_names_it_though_its_computing_is_as_fast() {
     }
     let told = events(&world, "straggler");
     assert!(told.first().is_some_and(|told| told.starts_with("worker3 on ")), "{told:?}");
-    assert!(told[0].contains("servers waited for its gradients in 60 %"), "{told:?}");
+    assert!(told[0].contains("its gradients were missing in 60 %"), "{told:?}");
 }
 
 #[test]
