@@ -2,7 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
-use model::notes::Notes;
+use model::notes::{Notes, TroubleReport};
 
 use super::Agent;
 use crate::clock;
@@ -52,7 +52,11 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes::default()
+        let troubles = self.live.iter().filter_map(|(&Key { job, generation }, live)| {
+            let (checkpoint, words) = live.trouble.clone()?;
+            Some(TroubleReport { job, generation, checkpoint, words: printable(&words, 500) })
+        });
+        Notes { troubles: troubles.collect(), ..Notes::default() }
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

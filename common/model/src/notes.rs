@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, JobId};
+use crate::ids::{CheckpointId, Generation, JobId};
 use crate::options::DataSpec;
 
 /// The first protocol with these messages.
@@ -16,6 +16,18 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    pub troubles: Vec<TroubleReport>,
+}
+
+/// Why a checkpoint cannot be completed on a node: also on one that has servers only, whose
+/// trouble no worker could tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TroubleReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub checkpoint: CheckpointId,
+    /// At most 500 bytes.
+    pub words: String,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of
