@@ -16,14 +16,19 @@ import numpy
 
 from . import layout
 from .checkpoint import (
-    CheckpointDamaged, Manifest, read_arrays, read_verified, server_states, server_table,
-    write_arrays, write_json,
+    CheckpointDamaged, Manifest, read_verified, server_states, server_table, write_json,
 )
+from .packing import open_arrays, write_arrays
 
 SCHEMA = "optimus.server/1"
 
 # Settings, not progress: a restarted script says itself what it wants them to be.
 _NOT_PROGRESS = ("lr", "rescale_grad", "num_update", "begin_num_update")
+
+
+# A larger state is written in several pieces: a server that owns a part of it later need
+# not read, and prove, the rest.
+PIECE_ELEMENTS_MAX = 1 << 20
 
 
 class StateError(Exception):
@@ -82,21 +87,23 @@ def save(
             raise StateError(f"server {rank} holds key {key}, which belongs to another server")
         leaves: List[numpy.ndarray] = []
         template = _flatten(state, leaves)
-        names = []
         for leaf in leaves:
             if leaf.size != span[1] - span[0]:
                 raise StateError(
                     f"state of key {key} has {leaf.size} elements for "
                     f"{span[1] - span[0]} parameters"
                 )
-            names.append(f"a{len(arrays)}")
-            arrays[names[-1]] = leaf.reshape(-1)
-        entries.append({
-            "key": key, "size": sizes[key], "start": span[0], "stop": span[1],
-            "updates": counts.get(key, 0), "template": template, "arrays": names,
-            "dtypes": [str(leaf.dtype) for leaf in leaves],
-        })
-    part = write_arrays(folder, server_states(rank), arrays)
+        for start, stop in _blocks(span):
+            names = []
+            for leaf in leaves:
+                names.append(f"a{len(arrays)}")
+                arrays[names[-1]] = leaf.reshape(-1)[start - span[0]:stop - span[0]]
+            entries.append({
+                "key": key, "size": sizes[key], "start": start, "stop": stop,
+                "updates": counts.get(key, 0), "template": template, "arrays": names,
+                "dtypes": [str(leaf.dtype) for leaf in leaves],
+            })
+    part, places = write_arrays(folder, server_states(rank), arrays.items())
     evolved = {
         name: value for name, value in numbers(updater.optimizer).items()
         if initial.get(name) != value
@@ -104,6 +111,7 @@ def save(
     # The table comes last: its presence says that this server's part is complete.
     write_json(folder, server_table(rank), {
         "schema": SCHEMA, "rank": rank, "servers": servers, "bound": bound, "part": part.to_json(),
+        "places": places,
         "optimizer": {
             "name": type(updater.optimizer).__name__,
             "num_update": updater.optimizer.num_update,
@@ -159,7 +167,7 @@ def _pieces(
 ) -> Iterator[Tuple[int, int, List[Piece]]]:
     """(key, size, overlapping pieces in order) for each key that this server owns.
 
-    Reads the arrays only of those old servers that had something we own.
+    Opens the arrays only of those old servers that had something we own.
     """
     sources: Dict[int, Mapping[str, numpy.ndarray]] = {}
     by_key: Dict[Tuple[int, int], List[Piece]] = {}
@@ -171,8 +179,8 @@ def _pieces(
                 continue
             old = table["rank"]
             if entry["arrays"] and old not in sources:
-                sources[old] = read_arrays(
-                    manifest.folder, manifest.part(server_states(old))
+                sources[old] = open_arrays(
+                    manifest.folder, manifest.part(server_states(old)), table.get("places")
                 )
             by_key.setdefault((key, size), []).append(Piece(
                 entry["start"], entry["stop"], entry["updates"], entry["template"],
@@ -198,9 +206,15 @@ def _assemble(key: int, span: Tuple[int, int], pieces: List[Piece]) -> Any:
             start, stop = max(piece.start, span[0]), min(piece.stop, span[1])
             array = piece.source[piece.arrays[number]]
             parts.append(array[start - piece.start:stop - piece.start])
-        leaf = numpy.concatenate(parts)
+        leaf = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
         leaves.append(mx.nd.array(leaf, dtype=leaf.dtype))
     return _build(pieces[0].template, iter(leaves))
+
+
+def _blocks(span: Tuple[int, int]) -> List[Tuple[int, int]]:
+    """A span of elements, cut into pieces; an empty one stays one piece."""
+    starts = list(range(span[0], span[1], PIECE_ELEMENTS_MAX)) or [span[0]]
+    return list(zip(starts, starts[1:] + [span[1]]))
 
 
 def _flatten(state: Any, leaves: List[numpy.ndarray]) -> Any:

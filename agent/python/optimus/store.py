@@ -18,7 +18,8 @@ import numpy
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from . import commands, layout
-from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest, read_arrays
+from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest
+from .packing import open_arrays
 
 Key = Union[int, str]
 
@@ -192,8 +193,8 @@ class Store(mx.kv.KVStore):
 
     # -- checkpoint -------------------------------------------------------------------
 
-    def parameters(self) -> Dict[Key, numpy.ndarray]:
-        """The present value of every key: the servers' where they train it.
+    def pull_parameters(self) -> Dict[Key, Any]:
+        """The present value of every key, on its way: the servers' where they train it.
 
         A key that was never pushed (the running means of a normalisation layer) lives
         in the worker alone.
@@ -212,7 +213,7 @@ class Store(mx.kv.KVStore):
                 dtype = numpy.float32 if local is None else local.dtype
                 arrays[key] = mx.nd.zeros(self._shapes[key], dtype=dtype)
                 super().pull(key, arrays[key])
-        return {key: array.asnumpy() for key, array in arrays.items()}
+        return arrays
 
     def save_states(self, folder: str, checkpoint: int) -> None:
         """Let each server write its states; returns when all have done or failed."""
@@ -239,7 +240,9 @@ class Store(mx.kv.KVStore):
 
 
 def _read_parameters(manifest: Manifest) -> Dict[Key, numpy.ndarray]:
-    arrays = read_arrays(manifest.folder, manifest.part(PARAMETERS))
+    arrays = open_arrays(
+        manifest.folder, manifest.part(PARAMETERS), manifest.document.get("places")
+    )
     table = manifest.document["parameters"]
     return {entry["key"]: arrays[entry["array"]] for entry in table if "kept" not in entry}
 

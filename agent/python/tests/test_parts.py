@@ -19,7 +19,7 @@ sys.path.insert(0, PACKAGE)
 
 import numpy  # noqa: E402
 
-from optimus import checkpoint, commands, environment, layout, sampler  # noqa: E402
+from optimus import checkpoint, commands, environment, layout, packing, sampler  # noqa: E402
 from optimus.control import Control  # noqa: E402
 from optimus import report as reporting  # noqa: E402
 from optimus.hold import saved_report  # noqa: E402
@@ -136,12 +136,40 @@ class Files(unittest.TestCase):
 
     def test_arrays_come_back_as_they_were(self) -> None:
         arrays = {"a0": numpy.arange(6, dtype=numpy.float32).reshape(2, 3), "a1": numpy.float64(2)}
-        part = checkpoint.write_arrays(self.folder, "x.npz", arrays)
-        found = checkpoint.read_arrays(self.folder, part)
-        for name, array in arrays.items():
-            self.assertEqual(found[name].dtype, array.dtype)
-            numpy.testing.assert_array_equal(found[name], array)
+        arrays["a2"] = numpy.zeros((0, 3), numpy.float16)
+        arrays["a3"] = numpy.asfortranarray(numpy.arange(12).reshape(3, 4))
+        part, places = packing.write_arrays(self.folder, "x.npz", arrays.items())
+        self.assertEqual(part, checkpoint.describe(self.folder, "x.npz"))
+        # With the table of places, as it comes out of JSON, and without it, as numpy reads it.
+        for table in (json.loads(json.dumps(places)), None):
+            found = packing.open_arrays(self.folder, part, table)
+            for name, array in arrays.items():
+                self.assertEqual(found[name].dtype, array.dtype)
+                self.assertEqual(found[name].shape, array.shape)
+                numpy.testing.assert_array_equal(found[name], array)
         self.assertEqual(os.listdir(self.folder), ["x.npz"])
+
+    def test_a_damaged_array_is_refused_and_the_others_can_be_read(self) -> None:
+        arrays = {f"a{number}": numpy.full(100, number, numpy.float32) for number in range(3)}
+        part, places = packing.write_arrays(self.folder, "x.npz", arrays.items())
+        path = os.path.join(self.folder, "x.npz")
+        with open(path, "r+b") as file:
+            file.seek(places["a1"][0] + 399)
+            file.write(b"!")
+        found = packing.open_arrays(self.folder, part, places)
+        for name in ("a0", "a2"):
+            numpy.testing.assert_array_equal(found[name], arrays[name])
+        for name in ("a1", "a7"):
+            with self.assertRaisesRegex(checkpoint.CheckpointDamaged, f"x.npz.* {name}"):
+                found[name]
+        os.truncate(path, part.bytes - 1)
+        with self.assertRaisesRegex(checkpoint.CheckpointDamaged, "x.npz has"):
+            packing.open_arrays(self.folder, part, places)
+        # One that shrinks while it is open.
+        found = packing.open_arrays(self.folder, part._replace(bytes=part.bytes - 1), places)
+        os.truncate(path, places["a2"][0] + 1)
+        with self.assertRaisesRegex(checkpoint.CheckpointDamaged, "x.npz"):
+            found["a2"]
 
     def test_any_flipped_or_missing_byte_is_refused_with_the_files_name(self) -> None:
         part = checkpoint.write_json(self.folder, "x.json", {"a": 1})
