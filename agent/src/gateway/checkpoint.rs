@@ -4,12 +4,15 @@
 //! workers meet by marks: small texts that are written once and never changed.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::CheckpointId;
 use model::agent::CheckpointOrder;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use storage::checkpoint::{self, CheckpointError, Manifest};
 use storage::{Storage, Sum};
 
@@ -103,31 +106,35 @@ impl Service {
         Ok(Answer::new([("path", path.display().to_string().into())]))
     }
 
-    /// `put {checkpoint, file, wait}`: stores a part that was written into the spool. Answers
-    /// with its `bytes` and `crc32`, or at once where the asker does not wait: then a failure is
-    /// told to the master.
+    /// `put {checkpoint, files, wait}`: stores parts that were written into the spool, in their
+    /// order. Answers with their sizes and checksums as `parts`, or at once where the asker does
+    /// not wait: then a failure is told to the master.
     pub(super) async fn put(&self, request: &Request) -> Result<Answer, Trouble> {
         let (order, of) = self.ordered(request).await?;
-        let file = plain(request.text("file")?)?.to_owned();
+        let files = request.texts("files")?;
+        let files: Vec<String> = files
+            .into_iter()
+            .map(|file| plain(file).map(str::to_owned))
+            .collect::<Result<_, _>>()?;
         let id = order.checkpoint;
         let parts = self.present(id, |present| {
-            present.parts += 1;
+            present.parts = present.parts.saturating_add(files.len());
             present.parts
         });
         if PARTS_MAX < parts {
             return Err(Trouble::new(Kind::Refused, "more parts than a checkpoint can have"));
         }
         if request.flag("wait") {
-            let Sum { bytes, crc32 } = self.store(&order, &of, &file).await?;
-            return Ok(Answer::new([("bytes", bytes.into()), ("crc32", crc32.into())]));
+            let parts = self.store(&order, &of, &files).await?;
+            return Ok(Answer::new([("parts", parts.into())]));
         }
         let (service, key, events) = (self.clone(), self.key, self.gateway.events.clone());
         tokio::spawn(async move {
-            if let Err(trouble) = service.store(&order, &of, &file).await
+            if let Err(trouble) = service.store(&order, &of, &files).await
                 && stands(&service.wanted.borrow(), id)
             {
-                let why = format!("{file}: {}", trouble.words);
                 // The loop has ended where nobody listens any more.
+                let why = trouble.words;
                 let _ = events.send(Event::Part { key, checkpoint: id, why }).await;
             }
         });
@@ -135,6 +142,20 @@ impl Service {
     }
 
     async fn store(
+        &self,
+        order: &CheckpointOrder,
+        of: &Checkpoint,
+        files: &[String],
+    ) -> Result<Vec<Value>, Trouble> {
+        let mut parts = Vec::with_capacity(files.len());
+        for file in files {
+            let Sum { bytes, crc32 } = self.store_one(order, of, file).await?;
+            parts.push(json!({"file": file, "bytes": bytes, "crc32": crc32}));
+        }
+        Ok(parts)
+    }
+
+    async fn store_one(
         &self,
         order: &CheckpointOrder,
         of: &Checkpoint,
@@ -230,8 +251,8 @@ impl Service {
             return Err(Trouble::new(Kind::Refused, "more marks than workers can make"));
         }
         if !self.alone {
-            let limit = if order.hold { HELD_LIMIT } else { UNHELD_LIMIT };
-            let stored = self.patiently(limit, || {
+            // Workers stand still until they have met.
+            let stored = self.patiently(HELD_LIMIT, || {
                 let (gateway, base) = (Arc::clone(&self.gateway), of.base.clone());
                 let (path, body) = (of.file(&name), body.clone());
                 move || match gateway.storage(&base)?.publish(&path, &body) {
@@ -327,18 +348,18 @@ fn read_marks(
 /// Has a part of a published checkpoint on this node: as it lies in the spool, where that is what
 /// the manifest promises, else from storage.
 fn bring(gateway: &super::Gateway, of: &Checkpoint, file: &str) -> Result<String, Trouble> {
-    gateway.spool.make(of)?;
     let storage = gateway.storage(&of.base)?;
     let manifest = gateway.manifest(of, || load_manifest(storage.as_ref(), of))?;
     let part = manifest.parts.iter().find(|part| part.file == file);
-    let path = || gateway.spool.folder(of).join(file).display().to_string();
+    let path = gateway.spool.folder(of).join(file);
     if let Some(part) = part
         && let Ok((mut content, bytes)) = gateway.spool.open(of, file)
         && bytes == part.bytes
-        && transfer::sum(&mut content).is_ok_and(|sum| sum.crc32 == part.crc32)
+        && gateway.proved.holds(&path, &mut content, part.crc32)
     {
-        return Ok(path());
+        return Ok(path.display().to_string());
     }
+    gateway.spool.make(of)?;
     let (mut coming, from) = gateway.spool.fresh(of, file)?;
     let sum = transfer::download(storage.as_ref(), &of.file(file), &mut coming)?;
     if let Some(part) = part
@@ -349,7 +370,7 @@ fn bring(gateway: &super::Gateway, of: &Checkpoint, file: &str) -> Result<String
         return Err(Trouble::new(Kind::Damaged, words));
     }
     gateway.spool.keep(of, file, (&coming, &from))?;
-    Ok(path())
+    Ok(path.display().to_string())
 }
 
 fn load_manifest(storage: &dyn Storage, of: &Checkpoint) -> Result<Manifest, Trouble> {
@@ -360,6 +381,33 @@ fn load_manifest(storage: &dyn Storage, of: &Checkpoint) -> Result<Manifest, Tro
         | CheckpointError::Manifest { .. }
         | CheckpointError::Request { .. } => Trouble::new(Kind::Damaged, storage::chain(&error)),
     })
+}
+
+/// Files that were read and found to be what they should be, as they stood then: the servers of a
+/// node ask for the same ones, one after another.
+#[derive(Debug, Default)]
+pub(super) struct Proved(Mutex<BTreeMap<PathBuf, (u32, [i64; 4])>>);
+
+impl Proved {
+    /// Whether a file has this checksum.
+    fn holds(&self, path: &Path, file: &mut File, crc32: u32) -> bool {
+        let Ok(found) = file.metadata() else { return false };
+        let inode = i64::try_from(found.ino()).unwrap_or(-1);
+        let stands = (crc32, [found.mtime(), found.mtime_nsec(), found.ctime_nsec(), inode]);
+        let proved = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if proved().get(path) == Some(&stands) {
+            return true;
+        }
+        let holds = transfer::sum(file).is_ok_and(|sum| sum.crc32 == crc32);
+        let mut proved = proved();
+        if PARTS_MAX <= proved.len() {
+            proved.clear();
+        }
+        if holds {
+            proved.insert(path.to_owned(), stands);
+        }
+        holds
+    }
 }
 
 /// Locks by name, for work that is of no use twice at a time.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// A header names an operation, a file and some numbers.
-pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;
+/// A header names an operation, some numbers, and a file or the mark of each worker.
+pub(crate) const HEADER_BYTES_MAX: usize = 256 << 10;
 /// What tasks send is small: marks of where they stand. Parts of checkpoints lie in files.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 /// A frame that has begun must be whole by then, and an answer taken: whoever is slower has no

@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use crate::config::Settings;
 use crate::daemon::Event;
 use crate::ledger::Key;
-use checkpoint::{Locks, Present};
+use checkpoint::{Locks, Present, Proved};
 use frame::Frame;
 use spool::{Checkpoint, Spool};
 
@@ -55,6 +55,7 @@ pub(crate) struct Gateway {
     storages: Mutex<BTreeMap<String, Arc<dyn Storage>>>,
     manifests: Mutex<BTreeMap<String, Arc<Manifest>>>,
     locks: Locks,
+    proved: Proved,
     events: mpsc::Sender<Event>,
 }
 
@@ -71,9 +72,9 @@ impl Gateway {
     }
 
     pub(crate) fn with(spool: Spool, open: Open, events: mpsc::Sender<Event>) -> Self {
-        let (storages, manifests, locks) = Default::default();
+        let (storages, manifests, locks, proved) = Default::default();
         let calls = Arc::new(Semaphore::new(CALLS_MAX));
-        Self { calls, spool, open, storages, manifests, locks, events }
+        Self { calls, spool, open, storages, manifests, locks, proved, events }
     }
 
     /// The storage at a base; opened once.

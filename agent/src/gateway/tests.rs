@@ -132,9 +132,10 @@ async fn a_part_is_stored_and_comes_back_on_another_node() {
     let (here, there) = (world(true), world(true));
     here.order(7);
     fs::write(here.spool(7).await.join("server-0.npz"), "123456789").unwrap();
-    let put = json!({"op": "put", "checkpoint": 7, "file": "server-0.npz", "wait": true});
+    let put = json!({"op": "put", "checkpoint": 7, "files": ["server-0.npz"], "wait": true});
     let answer = here.ask(put).await;
-    assert_eq!(answer, json!({"ok": true, "bytes": 9, "crc32": 0xCBF4_3926_u32}));
+    let part = json!({"file": "server-0.npz", "bytes": 9, "crc32": 0xCBF4_3926_u32});
+    assert_eq!(answer, json!({"ok": true, "parts": [part]}));
     // The master publishes it, and the job goes on elsewhere.
     let storage = here.gateway.storage(&here.base()).unwrap();
     let part = Part { file: "server-0.npz".to_owned(), bytes: 9, crc32: 0xCBF4_3926 };
@@ -226,10 +227,10 @@ async fn only_what_is_wanted_is_touched() {
     std::os::unix::fs::symlink(world.dir.path().join("secret"), world.spool(1).await.join("link"))
         .unwrap();
     for (header, word) in [
-        (json!({"op": "put", "checkpoint": 1, "file": "../secret", "wait": true}), "plain"),
-        (json!({"op": "put", "checkpoint": 1, "file": "link", "wait": true}), "link"),
-        (json!({"op": "put", "checkpoint": 1, "file": "none", "wait": true}), "exist"),
-        (json!({"op": "put", "checkpoint": "1", "file": "a"}), "number"),
+        (json!({"op": "put", "checkpoint": 1, "files": ["../secret"], "wait": true}), "plain"),
+        (json!({"op": "put", "checkpoint": 1, "files": ["link"], "wait": true}), "symbolic"),
+        (json!({"op": "put", "checkpoint": 1, "files": ["none"], "wait": true}), "exist"),
+        (json!({"op": "put", "checkpoint": "1", "files": ["a"]}), "number"),
         (json!({"op": "mark", "checkpoint": 1, "name": ".coming-a"}), "plain"),
         (json!({"op": "marks", "checkpoint": 1, "names": "a"}), "list"),
     ] {
@@ -256,11 +257,11 @@ async fn nobody_waits_for_a_checkpoint_that_was_called_off() {
 async fn what_a_server_cannot_store_is_told_by_the_agent() {
     let mut world = world(true);
     world.order(1);
-    let put = json!({"op": "put", "checkpoint": 1, "file": "server-0.npz"});
+    let put = json!({"op": "put", "checkpoint": 1, "files": ["server-0.npz"]});
     assert_eq!(world.ask(put).await["ok"], true);
     match world.events.recv().await {
         Some(Event::Part { key: KEY, checkpoint: CheckpointId(1), why }) => {
-            assert!(why.starts_with("server-0.npz: "), "{why}");
+            assert!(why.contains("server-0.npz does not exist"), "{why}");
         }
         other => panic!("{other:?}"),
     }

@@ -45,9 +45,18 @@ pub(super) fn upload(storage: &dyn Storage, path: &str, file: &mut File) -> Resu
     let mut content = Vec::new();
     let read = file.read_to_end(&mut content);
     read.map_err(|error| Trouble::new(Kind::Unavailable, format!("cannot read {path}: {error}")))?;
-    storage.publish(path, &content).map_err(|error| trouble(&error))?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-    Ok(Sum { bytes, crc32: crc32fast::hash(&content) })
+    let sum = Sum { bytes, crc32: crc32fast::hash(&content) };
+    match storage.publish(path, &content) {
+        Ok(()) => Ok(sum),
+        // An earlier try may have come further than was told.
+        Err(Error::AlreadyExists { .. })
+            if storage.size_and_crc32(path).is_ok_and(|s| s == sum) =>
+        {
+            Ok(sum)
+        }
+        Err(error) => Err(trouble(&error)),
+    }
 }
 
 /// Brings a file from storage.
