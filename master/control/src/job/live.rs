@@ -31,6 +31,8 @@ pub(crate) struct Live {
     pub(crate) measured: Option<(f64, f64)>,
     /// No checkpoint is begun before, after one that failed.
     pub(crate) save_not_before: Millis,
+    /// Checkpoints in a row that failed because storage was away.
+    pub(crate) storage_away: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +113,7 @@ impl Live {
             recent_steps_per_s: None,
             measured: None,
             save_not_before: now,
+            storage_away: 0,
         }
     }
 
