@@ -64,6 +64,8 @@ def save(
         "random": {"seed": seed},
         "parts": [part.to_json() for part in parts],
     }
+    if loop.data is not None:
+        manifest["data"] = loop.data
     written = write_json(folder, MANIFEST, manifest)
     return saved_report(request.id, manifest, written, PARTS_BYTES_MAX)
 
