@@ -8,8 +8,7 @@ import threading
 import zlib
 from collections import deque
 from typing import (
-    TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, NoReturn, Optional, Tuple,
-    Union,
+    TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple, Union,
 )
 
 from . import index as indexing
@@ -333,8 +332,8 @@ class LocalSource:
 
 
 def open_dataset(
-    settings: Settings, leaving: Optional[threading.Event], leave: Callable[[], NoReturn],
-    place: Optional[str] = None, format: str = "recordio", record_bytes: Optional[int] = None,
+    settings: Settings, pause: Callable[[float], None], place: Optional[str] = None,
+    format: str = "recordio", record_bytes: Optional[int] = None,
     chunk_bytes: int = indexing.CHUNK_BYTES, shuffle_bytes: int = SHUFFLE_BYTES,
     ahead_bytes: int = AHEAD_BYTES,
 ) -> Dataset:
@@ -343,8 +342,8 @@ def open_dataset(
     ``place`` (a file or a folder), ``format`` (one of :data:`optimus.index.FORMATS`),
     ``record_bytes`` and ``chunk_bytes`` are for the script alone. ``shuffle_bytes``: how
     much of a chunk is shuffled at once; the same in all generations. ``ahead_bytes``: how
-    much may be read ahead of the loop. ``leaving``, ``leave``: of a process that an agent
-    may end while it waits for the index.
+    much may be read ahead of the loop. ``pause(seconds)`` passes the time until the agent
+    has the index, and ends the process where the agent wants that.
 
     Raises DataError where the set is damaged, empty or not there, and SettingsError where
     nobody names one.
@@ -357,8 +356,8 @@ def open_dataset(
     else:
         if settings.data is None:
             raise SettingsError("the job has no data set; add [data] to its file")
-        assert leaving is not None and settings.directory is not None, "it is distributed"
-        text = _await(settings.directory, leaving, leave)
+        assert settings.directory is not None, "it is distributed"
+        text = _await(settings.directory, pause)
         index = Index.decode(text)
         place = _place(settings.data)
     source = LocalSource(place, index)
@@ -393,7 +392,7 @@ def _place(spec: str) -> str:
     return url[len("file://"):]
 
 
-def _await(directory: str, leaving: threading.Event, leave: Callable[[], NoReturn]) -> bytes:
+def _await(directory: str, pause: Callable[[float], None]) -> bytes:
     """The index, once the agent has it; raises DataError with the agent's words."""
     while True:
         for name, wrong in (("data-index.json", False), ("data-error.txt", True)):
@@ -405,5 +404,4 @@ def _await(directory: str, leaving: threading.Event, leave: Callable[[], NoRetur
             if wrong:
                 raise DataError(text.decode("utf-8", "replace").strip())
             return text
-        if leaving.wait(POLL_S):
-            leave()
+        pause(POLL_S)

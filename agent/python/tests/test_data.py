@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import tracemalloc
 import unittest
 import zlib
@@ -349,17 +348,16 @@ class Faults(Folder):
             data=json.dumps({"url": f"file://{self.root}/set"}),
         )
         place = self.write("lines", [[b"a", b"b"]])
-        leaving = threading.Event()
         with open(os.path.join(self.root, "data-error.txt"), "w", encoding="utf-8") as file:
             file.write("the set is damaged at byte 7\n")
         with self.assertRaises(data.DataError) as caught:
-            data.open_dataset(chosen, leaving, lambda: None)
+            data.open_dataset(chosen, self.fail)
         self.assertIn("byte 7", str(caught.exception))
         os.rename(file.name, file.name + ".old")
         text = index.scan(place, "lines").encode()
         with open(os.path.join(self.root, "data-index.json"), "wb") as found:
             found.write(text)
-        dataset = data.open_dataset(chosen, leaving, lambda: None)
+        dataset = data.open_dataset(chosen, self.fail)
         self.assertEqual((dataset.records, dataset.to_json(True)["index_crc32"]),
                          (2, zlib.crc32(text)))
 
