@@ -16,6 +16,17 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    pub data: Vec<DataReport>,
+}
+
+/// What the data set of a job holds, from an agent that has its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub chunks: u64,
+    pub records: u64,
+    pub bytes: u64,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of
@@ -44,6 +55,9 @@ pub struct JobExtras {
     pub generation: Generation,
     pub assignment: AssignmentOrder,
     pub data: Option<DataSpec>,
+    /// Base URL of the job's checkpoints, where the index of its data set is kept; empty without a
+    /// data set.
+    pub index_base: String,
 }
 
 /// Where a generation's parameter blocks lie (section 5.3).

@@ -16,7 +16,7 @@ mod tests;
 
 pub use error::DataError;
 pub use import::{Destination, Growing, LocalDestination, import};
-pub use index::{Block, DataFile, INDEX, INDEX_BYTES_MAX, Index, SCHEMA};
+pub use index::{Block, DataFile, INDEX, INDEX_BYTES_MAX, Index, JOB_INDEX, SCHEMA};
 pub use scan::scan;
 pub use source::{Found, LocalSource, Source, index_of};
 

@@ -1,11 +1,13 @@
 """Trains a line on numbered records, and writes down which ones it was given.
 
-A record is its number in text. Every worker appends the numbers of each step to a file
-of its own in the folder of the first argument: epoch, count, then the numbers, as int64.
+A record is its number in text. Every worker appends what it got in each step to a file
+of its own in the folder of the first argument: step, epoch, count, then the numbers, as
+int64. The second argument says how long a step takes at least, in s.
 """
 
 import os
 import sys
+import time
 
 import optimus
 
@@ -23,7 +25,8 @@ name = f"g{job.settings.generation}-w{job.rank}"
 with open(os.path.join(sys.argv[1], name), "ab", buffering=0) as file:
     for batch in job.batches(job.dataset()):
         numbers = np.array(batch.records, dtype=np.int64) if batch.samples else np.zeros(0, int)
-        file.write(np.concatenate([[batch.epoch, len(numbers)], numbers]).astype(np.int64))
+        head = [batch.step, batch.epoch, len(numbers)]
+        file.write(np.concatenate([head, numbers]).astype(np.int64))
         assert batch.indices.shape == (max(1, batch.samples),)
         x = mx.nd.array(batch.indices.reshape(-1, 1) % 7)
         with autograd.record():
@@ -31,4 +34,5 @@ with open(os.path.join(sys.argv[1], name), "ab", buffering=0) as file:
         loss.backward()
         trainer.step()
         job.record(loss)
+        time.sleep(float(sys.argv[2]))
 job.finish()

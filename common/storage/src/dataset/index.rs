@@ -8,6 +8,8 @@ use crate::READ_BYTES_MAX;
 
 /// Name of the index of an imported data set, in its folder.
 pub const INDEX: &str = "index.json";
+/// Name of the index of a job's data set, in the job's folder beside its checkpoints.
+pub const JOB_INDEX: &str = "data.json";
 pub const SCHEMA: &str = "optimus.data/1";
 
 /// A longer index could not be read back whole.

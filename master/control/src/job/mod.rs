@@ -15,6 +15,7 @@ pub(crate) mod restart;
 pub(crate) mod speed;
 pub(crate) mod start;
 
+use model::notes::DataReport;
 use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
@@ -51,6 +52,8 @@ pub(crate) struct Job {
     pub(crate) options: JobOptions,
     /// The same holds for these.
     pub(crate) blocks: Blocks,
+    /// What its data set holds, once an agent has told.
+    pub(crate) data: Option<DataReport>,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -75,6 +78,7 @@ impl Job {
             rates: Rates::default(),
             options: JobOptions::default(),
             blocks: Blocks::default(),
+            data: None,
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -18,5 +18,12 @@ impl Control {
         for report in notes.blocks {
             self.on_blocks(id, report);
         }
+        for report in notes.data {
+            // All agents of a job have the same index, in all generations.
+            match self.jobs.get_mut(&report.job) {
+                Some(job) => job.data = Some(report),
+                None => self.count("data set of an unknown job"),
+            }
+        }
     }
 }
