@@ -10,4 +10,5 @@ mod life;
 mod malformed;
 mod readme;
 mod rescale;
+mod straggler;
 mod submits;

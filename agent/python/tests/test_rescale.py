@@ -181,7 +181,9 @@ class Rescale(unittest.TestCase):
     def test_a_convolutional_net_starts_and_resumes(self) -> None:
         arguments = ["--samples", "128", "--width", "4"]
         folder = self.folder("c1")
-        with Generation("digits_cnn.py", arguments, 2, 2, global_batch=32) as first:
+        with Generation(
+            "digits_cnn.py", arguments, 2, 2, global_batch=32, assigned=True
+        ) as first:
             first.request(folder, at_step=6)
             first.wait_for("saved")
             before = global_losses(first)
@@ -207,7 +209,9 @@ class Rescale(unittest.TestCase):
             first.wait_for("reached", count=2)
             rank = {r["rank"]: r["i"] for r in first.seen("reached")}[0]
             before = re.findall(r"^state 12 (.*)$", first.output(f"worker{rank}"), re.M)
-        with Generation(script, [], 2, 1, worker_batch=16, resume=folder) as second:
+        with Generation(
+            script, [], 2, 1, worker_batch=16, resume=folder, assigned=True
+        ) as second:
             second.wait_for_step(14)
             after = re.findall(r"^state 12 (.*)$", second.output("worker0"), re.M)
         self.assertEqual(len(before), 1)
@@ -217,7 +221,7 @@ class Rescale(unittest.TestCase):
         arguments = ["--print-samples", "--samples", str(SAMPLES), "--step-ms", "1"]
         folder = self.folder("c1")
         with Generation(
-            "linear_probe.py", arguments, 1, 2, mode="async", worker_batch=30
+            "linear_probe.py", arguments, 1, 2, mode="async", worker_batch=30, assigned=True
         ) as first:
             first.wait_for_step(20, workers=2)
             first.request(folder, at_step=None)

@@ -55,7 +55,12 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes { blocks: self.blocks_told(), data: self.data_told() }
+        Notes {
+            blocks: self.blocks_told(),
+            arrivals: self.arrival_reports(),
+            links: self.link_reports(),
+            data: self.data_told(),
+        }
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.

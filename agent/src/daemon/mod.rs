@@ -9,6 +9,7 @@ mod event;
 mod order;
 mod reader;
 mod recover;
+mod sockets;
 mod start;
 
 use std::collections::BTreeMap;
@@ -70,6 +71,7 @@ pub(crate) struct Agent {
     live: BTreeMap<Key, Live>,
     host: Host,
     gpus: Gpus,
+    line: sockets::Line,
     logs: Logs,
     rotating: bool,
     events: mpsc::Sender<Event>,
@@ -108,6 +110,7 @@ struct Live {
     control_written: bool,
     /// What `assignment.json` says, once it is there.
     assignment: Option<Vec<Vec<BlockPart>>>,
+    seen: sockets::Seen,
     data: Data,
 }
 
@@ -342,12 +345,20 @@ impl Agent {
             NEVER
         };
         let save = self.unsaved_since.map_or(NEVER, |_| self.save_again_at);
-        [beat, save, self.due.look, self.watch_at(), self.silence_ends_at(), self.systemd.due()]
-            .into_iter()
-            .min()
-            .unwrap_or(NEVER)
-            // A day: the timer's own arithmetic must not overflow.
-            .min(clock::now().plus(86_400_000))
+        [
+            beat,
+            save,
+            self.due.look,
+            self.watch_at(),
+            self.silence_ends_at(),
+            self.sockets_due(),
+            self.systemd.due(),
+        ]
+        .into_iter()
+        .min()
+        .unwrap_or(NEVER)
+        // A day: the timer's own arithmetic must not overflow.
+        .min(clock::now().plus(86_400_000))
     }
 
     fn watch_at(&self) -> Millis {
@@ -366,6 +377,9 @@ impl Agent {
             self.due.watch = now.plus(WATCH_MS);
             self.watch_adopted(now);
             self.watch_logs();
+        }
+        if self.sockets_due() <= now {
+            self.look_at_sockets(now);
         }
         if self.save_again_at <= now {
             self.save(now);

@@ -58,6 +58,7 @@ impl Agent {
             extras: model::notes::Extras::default(),
             live: BTreeMap::new(),
             gpus,
+            line: super::sockets::Line::default(),
             logs,
             rotating: false,
             events,

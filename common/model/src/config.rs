@@ -23,6 +23,7 @@ pub struct MasterConfig {
     pub nodes: NodeTimesConfig,
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
+    pub stragglers: StragglerConfig,
 }
 
 /// `agent.toml`.
@@ -130,6 +131,20 @@ pub struct LimitsConfig {
     pub root_ports: (u16, u16),
 }
 
+/// When a worker counts as slow (section 5.2), and what follows for its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StragglerConfig {
+    /// Workers of a job are compared over this time.
+    pub window: DurationMs,
+    /// Slow in so many windows in a row: named, and put on another node. 0: nobody is watched.
+    pub windows: u32,
+    /// Below this share of the other workers' median speed a worker is slow.
+    pub ratio: f64,
+    /// A node that slowness follows is avoided for this long after the last sign of it.
+    pub node_flag: DurationMs,
+}
+
 impl Default for MasterConfig {
     fn default() -> Self {
         Self {
@@ -141,6 +156,7 @@ impl Default for MasterConfig {
             nodes: NodeTimesConfig::default(),
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
+            stragglers: StragglerConfig::default(),
         }
     }
 }
@@ -215,6 +231,17 @@ impl Default for LimitsConfig {
     }
 }
 
+impl Default for StragglerConfig {
+    fn default() -> Self {
+        Self {
+            window: DurationMs::seconds(5),
+            windows: 3,
+            ratio: 0.5,
+            node_flag: DurationMs::seconds(1800),
+        }
+    }
+}
+
 fn check_address(field: &str, text: &str, faults: &mut Vec<Fault>) {
     if text.parse::<std::net::SocketAddr>().is_err() {
         faults.push(Fault::new(
@@ -270,6 +297,7 @@ impl MasterConfig {
             ("jobs.checkpoint_timeout", jobs.checkpoint_timeout),
             ("jobs.stall_timeout", jobs.stall_timeout),
             ("jobs.backoff", jobs.backoff),
+            ("stragglers.window", self.stragglers.window),
         ] {
             check_positive(field, duration, &mut faults);
         }
@@ -307,6 +335,13 @@ impl MasterConfig {
                 "jobs.checkpoints_kept",
                 format!("{} is out of range", jobs.checkpoints_kept),
                 "give 1 to 100",
+            ));
+        }
+        if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
+            faults.push(Fault::new(
+                "stragglers.ratio",
+                format!("{} is out of range", self.stragglers.ratio),
+                "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
         let (first, last) = self.limits.root_ports;
@@ -384,7 +419,8 @@ mod tests {
         master.nodes.down = DurationMs::seconds(5);
         master.rounds.hysteresis_factor = f64::NAN;
         master.limits.root_ports = (80, 90);
-        assert_eq!(master.faults().len(), 4);
+        master.stragglers.ratio = f64::NAN;
+        assert_eq!(master.faults().len(), 5);
         let agent = AgentConfig {
             task_user: "root".to_owned(),
             task_address: "host".to_owned(),

@@ -3,6 +3,8 @@
 //! Both are whole and idempotent: the newest one replaces all before it, and one that is lost
 //! costs nothing that the next one does not bring.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, JobId};
@@ -16,7 +18,35 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    /// How gradients arrive at each local server of a synchronous job.
+    pub arrivals: Vec<ArrivalReport>,
+    /// Where the local workers' connections come from, so that their gradients can be told apart
+    /// at the servers.
+    pub links: Vec<LinkReport>,
     pub data: Vec<DataReport>,
+}
+
+/// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters
+/// of its connections (section 5.2). Counts grow over the generation, and begin anew with each
+/// life of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub server: u32,
+    /// Looks at the server's connections in which all workers' could be told.
+    pub looks: u64,
+    /// The far end of each connection that was behind, and in how many of the looks.
+    pub behind: Vec<(SocketAddr, u64)>,
+}
+
+/// The near ends of the connections that a worker made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub from: Vec<SocketAddr>,
 }
 
 /// What the data set of a job holds, from an agent that has its index.

@@ -10,7 +10,7 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 29] = [
+pub(crate) const MASTER_KEYS: [Key; 33] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -40,6 +40,10 @@ pub(crate) const MASTER_KEYS: [Key; 29] = [
     Key::optional("limits.events_kept", COUNT),
     Key::optional("limits.rounds_kept", COUNT),
     Key::optional("limits.root_ports", Want::Ports),
+    Key::optional("stragglers.window", Want::Duration),
+    Key::optional("stragglers.windows", COUNT),
+    Key::optional("stragglers.ratio", Want::Decimal),
+    Key::optional("stragglers.node_flag", Want::Duration),
 ];
 
 /// Every key of `agent.toml`.
