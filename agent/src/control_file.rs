@@ -1,5 +1,6 @@
 //! What the master says to a generation's workers, in files that are replaced by rename:
-//! `control.json` with its orders, `assignment.json` with the servers of parameter blocks.
+//! `control.json` with its orders, `assignment.json` with the servers of parameter blocks, and
+//! what there is to know of the data set.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ const FILE: &str = "control.json";
 const TEMPORARY: &str = ".control.json.new";
 const ASSIGNMENT_FILE: &str = "assignment.json";
 const ASSIGNMENT_TEMPORARY: &str = ".assignment.json.new";
+const DATA_TEMPORARY: &str = ".data.new";
 const ASSIGNMENT_SCHEMA: &str = "optimus.layout/1";
 
 #[derive(Serialize)]
@@ -71,6 +73,14 @@ pub(crate) fn write_assignment(folder: &Path, blocks: &[Vec<BlockPart>]) -> io::
     let blocks = blocks.iter().map(parts).collect();
     let text = serde_json::to_vec(&Assignment { schema: ASSIGNMENT_SCHEMA, blocks })?;
     replace(folder, ASSIGNMENT_FILE, ASSIGNMENT_TEMPORARY, &text)
+}
+
+/// Puts a file before the workers of the generation that has this folder.
+///
+/// # Errors
+/// Where the file system refuses.
+pub(crate) fn write_data(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    replace(folder, name, DATA_TEMPORARY, text)
 }
 
 fn replace(folder: &Path, name: &str, temporary: &str, text: &[u8]) -> io::Result<()> {

@@ -4,6 +4,7 @@
 
 mod assignment;
 mod common;
+mod data;
 mod faults;
 mod life;
 mod malformed;

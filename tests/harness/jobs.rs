@@ -26,6 +26,8 @@ pub struct JobFile {
     pub restarts_max: u32,
     /// How parameter blocks come to servers, where it is not the default.
     pub assignment: Option<&'static str>,
+    /// Lines of the `[data]` table; none where empty.
+    pub data: String,
     pub environment: Vec<(String, String)>,
 }
 
@@ -56,6 +58,7 @@ impl JobFile {
             on_disconnect: "keep",
             restarts_max: 10,
             assignment: None,
+            data: String::new(),
             environment: Vec::new(),
         }
     }
@@ -104,6 +107,9 @@ impl JobFile {
             );
         }
         text.push_str(&finish_table);
+        if !self.data.is_empty() {
+            let _infallible = writeln!(text, "[data]\n{}", self.data);
+        }
         text.push_str("[environment]\n");
         for (key, value) in &self.environment {
             let _infallible = writeln!(text, "{key} = {}", quote(value));

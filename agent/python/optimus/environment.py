@@ -40,6 +40,7 @@ class Settings:
     worker_batch: Optional[int] = None
     directory: Optional[str] = None
     resume: Optional[str] = None
+    data: Optional[str] = None
     assigned: bool = False
 
     @property
@@ -109,6 +110,7 @@ def read(environ: Mapping[str, str]) -> Optional[Settings]:
         worker_batch=worker_batch,
         directory=_text(environ, "OPTIMUS_DIR"),
         resume=environ.get("OPTIMUS_RESUME") or None,
+        data=environ.get("OPTIMUS_DATA") or None,
         assigned=_choice(environ, "OPTIMUS_ASSIGNMENT", ASSIGNMENTS, "stock") == "wait",
     )
 

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from typing import (
     TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple,
+    Union,
 )
 
-from . import assignment, process, sampler, saving
+from . import assignment, data, process, sampler, saving
 from .checkpoint import Manifest
 from .control import Control, Request
 from .environment import Settings, SettingsError
@@ -171,6 +172,14 @@ class Job:
             if arrays:
                 put(arrays)
 
+    def dataset(self, place: Optional[str] = None, **options: Any) -> data.Dataset:
+        """The job's data set, for :meth:`epochs`: see :class:`optimus.data.Dataset`.
+
+        ``place`` and ``options`` are those of :func:`optimus.data.open_dataset`; what names
+        the set is for the script alone: under Optimus the job file's [data] takes its place.
+        """
+        return data.open_dataset(self.settings, self._pause, place, **options)
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the learning rate from the next step on, on the servers too.
 
@@ -187,13 +196,14 @@ class Job:
 
     # -- the training loop ------------------------------------------------------------
 
-    def epochs(self, samples_per_epoch: int, shuffle: bool = True) -> Iterator[Epoch]:
+    def epochs(self, source: Union[int, data.Dataset], shuffle: bool = True) -> Iterator[Epoch]:
         """The epochs still to be trained; each gives this worker's batches.
 
-        ``samples_per_epoch``: size of the data set; the same in all generations.
-        Raises SettingsError when it is another than the checkpoint's.
+        ``source``: the number of samples of an epoch, or what :meth:`dataset` returned; the
+        same in all generations. Raises SettingsError when it is another than the
+        checkpoint's.
         """
-        loop = self._begin(samples_per_epoch, shuffle)
+        loop = self._begin(source, shuffle)
         self._boundary()
         while loop.epoch < self.settings.epochs_max:
             epoch = self._epoch
@@ -204,9 +214,11 @@ class Job:
                     f"epoch {epoch.number} was left before its end; call job.finish() to stop early"
                 )
 
-    def batches(self, samples_per_epoch: int, shuffle: bool = True) -> Iterator[sampler.Batch]:
+    def batches(
+        self, source: Union[int, data.Dataset], shuffle: bool = True
+    ) -> Iterator[sampler.Batch]:
         """The batches of all epochs, for scripts that do nothing between epochs."""
-        for epoch in self.epochs(samples_per_epoch, shuffle):
+        for epoch in self.epochs(source, shuffle):
             yield from epoch
 
     def record(self, loss: Any) -> None:
@@ -279,7 +291,7 @@ class Job:
             self._leave()
         self._reporter.flush_stale()
 
-    def _begin(self, samples: int, shuffle: bool) -> sampler.Sampler:
+    def _begin(self, source: Union[int, data.Dataset], shuffle: bool) -> sampler.Sampler:
         if self._sampler is not None:
             raise RuntimeError("a job has one training loop: job.epochs() was called twice")
         settings = self.settings
@@ -294,22 +306,28 @@ class Job:
             import mxnet as mx
 
             mx.random.seed(_mixed(self.seed, self._restored_step(), self.rank))
-        kind = sampler.SyncSampler if settings.mode == "sync" else sampler.AsyncSampler
-        self._sampler = kind(
-            samples, self.seed, self.rank, settings.workers, self._progress(samples),
-            settings.global_batch, settings.worker_batch, shuffle,
-        )
+        progress = self._progress(source, shuffle)
+        if isinstance(source, data.Dataset):
+            self._sampler = source.loop(settings, self.seed, self.rank, progress, shuffle)
+        else:
+            kind = sampler.SyncSampler if settings.mode == "sync" else sampler.AsyncSampler
+            self._sampler = kind(
+                source, self.seed, self.rank, settings.workers, progress,
+                settings.global_batch, settings.worker_batch, shuffle,
+            )
         self._epoch = Epoch(self._sampler.epoch, self._run_epoch)
-        self._reporter.hello(samples_per_epoch=samples)
+        self._reporter.hello(samples_per_epoch=self._sampler.samples)
         self._make_holder()
         return self._sampler
 
     def _restored_step(self) -> int:
         return int(self._resume.document["step"]) if self._resume is not None else 0
 
-    def _progress(self, samples: int) -> sampler.Progress:
+    def _progress(self, source: Union[int, data.Dataset], shuffle: bool) -> sampler.Progress:
         if self._resume is None:
             return sampler.Progress()
+        data.check_same(self._resume.document.get("data"), source, shuffle)
+        samples = source.records if isinstance(source, data.Dataset) else source
         before = self._resume.document["samples_per_epoch"]
         if before != samples:
             raise SettingsError(f"the checkpoint's epochs have {before} samples, these {samples}")

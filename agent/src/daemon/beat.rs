@@ -60,6 +60,7 @@ impl Agent {
             arrivals: self.arrival_reports(),
             links: self.link_reports(),
             troubles: self.troubles(),
+            data: self.data_told(),
         }
     }
 

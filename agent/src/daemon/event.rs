@@ -5,6 +5,7 @@ use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
 use model::notes::{Extras, Notes};
 use tokio::sync::oneshot;
 
+use crate::dataset::Known;
 use crate::ledger::Key;
 use crate::probe::gpu::Reading;
 use crate::procfs::Mark;
@@ -45,6 +46,11 @@ pub(crate) enum Event {
         key: Key,
         checkpoint: CheckpointId,
         why: String,
+    },
+    /// The index of a generation's data set is in its folder, or why it cannot be.
+    Dataset {
+        key: Key,
+        brought: Result<Known, String>,
     },
     Gpus(Reading),
     /// Logs that were too long are within their bounds again.

@@ -3,6 +3,7 @@
 
 mod assignment;
 mod beat;
+mod data;
 mod ending;
 mod event;
 mod order;
@@ -35,6 +36,7 @@ use crate::systemd::Systemd;
 use crate::task::output::Logs;
 use crate::task::stop::Stop;
 use crate::telemetry::{self, Telemetry};
+use data::Data;
 use reader::{Reader, read_socket};
 
 pub(crate) use event::Event;
@@ -115,6 +117,7 @@ struct Live {
     /// What `assignment.json` says, once it is there.
     assignment: Option<Vec<Vec<BlockPart>>>,
     seen: sockets::Seen,
+    data: Data,
 }
 
 /// How far the folder of the present checkpoint has come.
@@ -246,6 +249,7 @@ impl Agent {
                 self.extras = extras;
                 self.on_desired(desired, now);
                 self.write_assignments(now);
+                self.bring_data();
             }
             Event::Query(query, reply) => {
                 // Whoever asked may be gone: then nobody needs the answer.
@@ -256,6 +260,7 @@ impl Agent {
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
+            Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
             Event::Gpus(reading) => self.gpus.take(reading, now),
             Event::Rotated => self.rotating = false,
         }

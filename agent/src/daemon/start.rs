@@ -73,6 +73,7 @@ impl Agent {
         let mut free = self.gpus.usable(&self.settings.capacity, now);
         let taken = self.ledger.gpus_taken();
         free.retain(|gpu| !taken.contains(gpu));
+        let data = self.data_of(key);
         let mut prepared = Vec::with_capacity(tasks.len());
         let mut intents = Vec::with_capacity(tasks.len());
         for &task in tasks {
@@ -86,6 +87,7 @@ impl Agent {
                 python_package: self.settings.python_package.as_deref(),
                 gpus: &gpus,
                 assigned: self.waits_for_assignment(key),
+                data: data.as_deref(),
             };
             let environment = environment::of_task(launch, place)
                 .map_err(|error| format!("cannot start: resume: {error}"))?;

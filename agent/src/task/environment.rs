@@ -25,6 +25,8 @@ pub(crate) struct Place<'a> {
     pub(crate) gpus: &'a [String],
     /// Parameter blocks lie as the master assigns them.
     pub(crate) assigned: bool,
+    /// What the package reads of the job's data set.
+    pub(crate) data: Option<&'a str>,
 }
 
 /// The path of a `file:///…` URL.
@@ -92,6 +94,9 @@ pub(crate) fn of_task(
     set("OPTIMUS_EPOCHS_MAX", launch.epochs_max.to_string());
     set(FOLDER, place.folder.display().to_string());
     set(MARK, place.mark.to_string());
+    if let Some(data) = place.data {
+        set("OPTIMUS_DATA", data.to_owned());
+    }
     if place.assigned {
         set("OPTIMUS_ASSIGNMENT", "wait".to_owned());
     }
@@ -183,6 +188,7 @@ mod tests {
             python_package: Some(Path::new("/opt/python")),
             gpus,
             assigned: false,
+            data: None,
         };
         of_task(launch, place)
     }

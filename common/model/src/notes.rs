@@ -24,6 +24,7 @@ pub struct Notes {
     /// at the servers.
     pub links: Vec<LinkReport>,
     pub troubles: Vec<TroubleReport>,
+    pub data: Vec<DataReport>,
 }
 
 /// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters
@@ -60,6 +61,16 @@ pub struct TroubleReport {
     pub words: String,
 }
 
+/// What the data set of a job holds, from an agent that has its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub chunks: u64,
+    pub records: u64,
+    pub bytes: u64,
+}
+
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of
 /// rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +97,9 @@ pub struct JobExtras {
     pub generation: Generation,
     pub assignment: AssignmentOrder,
     pub data: Option<DataSpec>,
+    /// Base URL of the job's checkpoints, where the index of its data set is kept; empty without a
+    /// data set.
+    pub index_base: String,
 }
 
 /// Where a generation's parameter blocks lie (section 5.3).

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{CheckpointId, Generation, JobId, NodeId, RoundId};
 use crate::job::JobSpec;
+use crate::options::DataSpec;
 use crate::reason::{PhaseName, Reachability, Schedulability};
 use crate::resources::Resources;
 use crate::shape::{Placement, Shape};
@@ -77,6 +78,24 @@ pub struct JobDetail {
 pub struct JobMore {
     /// None while the job has no servers, or its blocks are not known.
     pub assignment: Option<AssignmentView>,
+    /// None where the job's file names no data set.
+    pub data: Option<DataView>,
+}
+
+/// A job's data set (section 5.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataView {
+    pub spec: DataSpec,
+    /// Chunks, records and bytes; none until an agent has its index.
+    pub found: Option<DataSize>,
+}
+
+/// What a data set holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSize {
+    pub chunks: u64,
+    pub records: u64,
+    pub bytes: u64,
 }
 
 /// How a job's parameter blocks are spread over its servers (section 5.3).

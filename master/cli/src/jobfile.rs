@@ -1,5 +1,7 @@
 //! Job files: TOML to a [`JobSpec`], with every fault at once.
 
+mod data;
+
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +19,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 32] = [
+pub(crate) const KEYS: [Key; 36] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -50,6 +52,10 @@ pub(crate) const KEYS: [Key; 32] = [
     Key::optional(CURVE_FIELD, Want::Text),
     Key::optional("assignment", Want::Word(&["paa", "mxnet"])),
     Key::optional("environment", Want::FreeTexts),
+    Key::optional("data.url", Want::Text),
+    Key::optional("data.format", Want::Word(&["recordio", "lines", "fixed", "files"])),
+    Key::optional("data.record_bytes", COUNT),
+    Key::optional("data.chunk", Want::Size),
 ];
 
 /// Most tasks of a kind where the file does not say.
@@ -123,7 +129,7 @@ impl Reader {
             Some("mxnet") => AssignmentKind::Mxnet,
             Some(_) | None => AssignmentKind::Paa,
         };
-        JobOptions { assignment, data: None }
+        JobOptions { assignment, data: self.data() }
     }
 
     /// The job as far as it is right; a fault stands where a value is missing or wrong.

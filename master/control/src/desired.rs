@@ -97,6 +97,10 @@ impl Control {
                     generation: *generation,
                     assignment,
                     data: options.data.clone(),
+                    index_base: match options.data {
+                        Some(_) => self.job(*job).spec().checkpoint.clone(),
+                        None => String::new(),
+                    },
                 });
             }
         }

@@ -4,7 +4,7 @@ use super::*;
 
 fn extras(number: u64, assignment: AssignmentOrder) -> Extras {
     let Key { job, generation } = key(number);
-    let extra = JobExtras { job, generation, assignment, data: None };
+    let extra = JobExtras { job, generation, assignment, data: None, index_base: String::new() };
     Extras { jobs: vec![extra], ..Extras::default() }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::view::{
-    AssignmentView, CheckpointView, DecisionView, EpochView, Estimate, FaultView, JobDetail,
-    JobMore, SpeedSampleView, TaskView,
+    AssignmentView, CheckpointView, DataView, DecisionView, EpochView, Estimate, FaultView,
+    JobDetail, JobMore, SpeedSampleView, TaskView,
 };
 use model::{Batch, Bounds, Finish, Framework, JobSpec};
 use serde::Serialize;
@@ -309,6 +309,32 @@ impl From<&AssignmentView> for AssignmentJson {
     }
 }
 
+/// The data set that agents serve to the workers; sizes are null until an agent has its index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct DataJson {
+    pub url: String,
+    pub format: String,
+    pub record_bytes: Option<u32>,
+    pub chunk_bytes: u64,
+    pub chunks: Option<u64>,
+    pub records: Option<u64>,
+    pub bytes: Option<u64>,
+}
+
+impl From<&DataView> for DataJson {
+    fn from(view: &DataView) -> Self {
+        Self {
+            url: view.spec.url.clone(),
+            format: view.spec.format.name().to_owned(),
+            record_bytes: view.spec.format.record_bytes(),
+            chunk_bytes: view.spec.chunk_bytes,
+            chunks: view.found.map(|found| found.chunks),
+            records: view.found.map(|found| found.records),
+            bytes: view.found.map(|found| found.bytes),
+        }
+    }
+}
+
 /// `optimus.job/1` with everything that is known of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct JobDetailJson {
@@ -335,6 +361,7 @@ pub(crate) struct JobDetailJson {
     pub decisions: Vec<DecisionJson>,
     pub faults: Vec<FaultJson>,
     pub assignment: Option<AssignmentJson>,
+    pub data: Option<DataJson>,
 }
 
 impl JobDetailJson {
@@ -373,6 +400,7 @@ impl JobDetailJson {
             decisions: detail.decisions.iter().map(Into::into).collect(),
             faults: detail.faults.iter().map(Into::into).collect(),
             assignment: more.assignment.as_ref().map(Into::into),
+            data: more.data.as_ref().map(Into::into),
         }
     }
 }

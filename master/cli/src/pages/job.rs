@@ -6,7 +6,7 @@ use crate::contract::detail::{DecisionJson, EstimateJson, JobDetailJson};
 use crate::contract::job::WhyJson;
 use crate::grid::Cell;
 use crate::page::Block;
-use crate::text::{count, cpus, number, percent, span};
+use crate::text::{bytes, count, cpus, number, percent, span};
 
 /// The researcher's page: what was predicted, and what came of it.
 #[must_use]
@@ -107,6 +107,19 @@ fn whole(value: f64) -> String {
     format!("{value:.0}")
 }
 
+/// The data set, and how large it is once that is known.
+fn data(job: &JobDetailJson) -> Cell {
+    let Some(data) = &job.data else { return Cell::None };
+    let (url, format) = (&data.url, &data.format);
+    let (Some(chunks), Some(records), Some(size)) = (data.chunks, data.records, data.bytes) else {
+        return Cell::Text(format!("{url}, {format}, not indexed yet"));
+    };
+    let some = |number, one, many| count(usize::try_from(number).unwrap_or(usize::MAX), one, many);
+    let records = some(records, "record", "records");
+    let chunks = some(chunks, "chunk", "chunks");
+    Cell::Text(format!("{url}, {format}, {records} in {chunks}, {}", bytes(size)))
+}
+
 fn progress(job: &JobDetailJson) -> Block {
     let losses: Vec<f64> = job.epochs.iter().map(|epoch| epoch.loss).collect();
     let of_max = |epoch: u32| format!("{epoch} of at most {}", job.spec.epochs_max);
@@ -122,6 +135,7 @@ fn progress(job: &JobDetailJson) -> Block {
         vec![
             ("epoch", Cell::Number(f64::from(job.row.epoch), of_max(job.row.epoch))),
             ("step", Cell::count(job.row.step)),
+            ("data", data(job)),
             ("loss", Cell::number(job.row.loss)),
             (
                 "loss not finite since step",

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::options::{DataFormat, DataSpec};
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
-    AssignmentView, CheckpointView, DecisionView, EpochView, Estimate, EventView, FaultView,
-    JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, RoundDetail, RoundJobView,
-    RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
+    AssignmentView, CheckpointView, DataSize, DataView, DecisionView, EpochView, Estimate,
+    EventView, FaultView, JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow,
+    RoundDetail, RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
 };
 use model::{
     Batch, Bounds, CheckpointId, Finish, Framework, Generation, JobId, JobSpec, Mode, NodeId,
@@ -301,7 +302,14 @@ fn more() -> JobMore {
         requests: 157,
         requests_largest: 16,
     };
-    JobMore { assignment: Some(assignment) }
+    let spec = DataSpec {
+        url: "hdfs://cluster/data/train".to_owned(),
+        format: DataFormat::RecordIo,
+        chunk_bytes: 128 << 20,
+    };
+    let found = DataSize { chunks: 1100, records: 1_281_167, bytes: 147_000_000_000 };
+    let data = DataView { spec, found: Some(found) };
+    JobMore { assignment: Some(assignment), data: Some(data) }
 }
 
 fn read(read: &Read) -> Reply {

@@ -17,6 +17,7 @@ pub(crate) mod speed;
 pub(crate) mod start;
 pub(crate) mod straggler;
 
+use model::notes::DataReport;
 use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
@@ -57,6 +58,8 @@ pub(crate) struct Job {
     pub(crate) slow: SlowJob,
     /// When a slow worker was last put elsewhere, by this master.
     pub(crate) slow_moved: Option<Millis>,
+    /// What its data set holds, once an agent has told.
+    pub(crate) data: Option<DataReport>,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -83,6 +86,7 @@ impl Job {
             blocks: Blocks::default(),
             slow: SlowJob::default(),
             slow_moved: None,
+            data: None,
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -17,7 +17,7 @@ impl Control {
         if let Some(node) = self.nodes.get_mut(id) {
             node.tells_notes = true;
         }
-        let Notes { blocks, arrivals, links, troubles } = notes;
+        let Notes { blocks, arrivals, links, troubles, data } = notes;
         for report in blocks {
             self.on_blocks(id, report);
         }
@@ -29,6 +29,13 @@ impl Control {
         }
         for trouble in troubles {
             self.on_trouble(id, &trouble);
+        }
+        for report in data {
+            // All agents of a job have the same index, in all generations.
+            match self.jobs.get_mut(&report.job) {
+                Some(job) => job.data = Some(report),
+                None => self.count("data set of an unknown job"),
+            }
         }
     }
 
