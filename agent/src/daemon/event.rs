@@ -1,8 +1,8 @@
 //! What the agent's loop is told.
 
-use model::CheckpointId;
 use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
 use model::notes::{Extras, Notes};
+use model::{CheckpointId, JobId};
 use tokio::sync::oneshot;
 
 use crate::ledger::Key;
@@ -30,6 +30,17 @@ pub(crate) enum Event {
         mark: Mark,
         code: Option<i32>,
         signal: Option<i32>,
+    },
+    /// The first process of a task lives on, and nobody will tell of its end.
+    Orphaned {
+        mark: Mark,
+    },
+    /// Of the given number of starts; `why` is empty where it was not needed any more.
+    ForkServerEnded {
+        job: JobId,
+        threads: u64,
+        start: u32,
+        why: String,
     },
     Report {
         key: Key,

@@ -1,8 +1,8 @@
 //! What each node should run, made from the phases of the jobs that stand on it.
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
-use model::notes::{AssignmentOrder, Extras, JobExtras};
-use model::{Finish, JobId, NodeId, Revision};
+use model::notes::{AssignmentOrder, Extras, JobExtras, Warm};
+use model::{Finish, JobId, NodeId, Placement, Revision};
 
 use crate::command::Command;
 use crate::job::Job;
@@ -83,9 +83,47 @@ impl Control {
 }
 
 impl Control {
+    /// Keeps the nodes of a job's coming place informed; `before` is the place that it had.
+    pub(crate) fn promise(&mut self, id: JobId, before: Option<&Placement>) {
+        let place = self.job(id).phase().reserved().map(|place| place.placement.clone());
+        if place.as_ref() == before {
+            return;
+        }
+        for share in before.iter().flat_map(|place| &place.0) {
+            if let Some(jobs) = self.promised.get_mut(&share.node) {
+                jobs.remove(&id);
+                if jobs.is_empty() {
+                    self.promised.remove(&share.node);
+                }
+            }
+            self.out.desired.insert(share.node.clone());
+        }
+        for share in place.iter().flat_map(|place| &place.0) {
+            self.promised.entry(share.node.clone()).or_default().insert(id);
+            self.out.desired.insert(share.node.clone());
+        }
+    }
+
+    /// What a node needs to prepare for the tasks that may come, of all jobs promised to it.
+    fn warm(&self, node: &NodeId) -> Vec<Warm> {
+        let promised = self.promised.get(node).into_iter().flatten();
+        let warm = promised.map(|id| {
+            let spec = self.job(*id).spec();
+            Warm {
+                job: *id,
+                command: spec.command.clone(),
+                working_directory: spec.working_directory.clone(),
+                environment: spec.environment.clone(),
+                worker_cpus_milli: spec.worker.cpus_milli,
+                server_cpus_milli: spec.server.cpus_milli,
+            }
+        });
+        warm.collect()
+    }
+
     /// What the node should know beside its desired set.
-    fn extras_of(&self, _: &NodeId, generations: &[DesiredGeneration]) -> Extras {
-        let mut extras = Extras::default();
+    fn extras_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> Extras {
+        let mut extras = Extras { warm: self.warm(node), ..Extras::default() };
         for DesiredGeneration { job, generation, .. } in generations {
             let options = &self.job(*job).options;
             if options.data.is_some() {

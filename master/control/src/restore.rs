@@ -141,6 +141,7 @@ impl Control {
             unfinished: BTreeSet::new(),
             finished: BTreeSet::new(),
             reserved: BTreeSet::new(),
+            promised: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             speeds: BTreeMap::new(),
@@ -196,6 +197,7 @@ impl Control {
         if reserved {
             self.reserved.insert(id);
         }
+        self.promise(id, None);
         for share in shares {
             self.restore_share(id, &share);
         }

@@ -34,6 +34,8 @@ pub struct Control {
     pub(crate) finished: BTreeSet<(UnixMs, JobId)>,
     /// Jobs that were given a place which is not free yet.
     pub(crate) reserved: BTreeSet<JobId>,
+    /// Jobs whose next generation has its place on a node, whether the place is free or not.
+    pub(crate) promised: BTreeMap<NodeId, BTreeSet<JobId>>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
@@ -218,6 +220,7 @@ impl Control {
         let before = job.record.phase.state();
         let is_stop = matches!(event, JobEvent::Stop { .. });
         let held = job.life().map(|life| (life.generation, life.placement.clone()));
+        let promised = job.phase().reserved().map(|place| place.placement.clone());
         let phase = std::mem::replace(&mut job.record.phase, Phase::Paused { last: None });
         match phase.on(event) {
             Ok(phase) => job.record.phase = phase,
@@ -238,6 +241,7 @@ impl Control {
         } else {
             self.reserved.remove(&id);
         }
+        self.promise(id, promised.as_ref());
         let held_generation = held.as_ref().map(|(generation, _)| *generation);
         if held_generation != generation {
             if let Some((generation, placement)) = held {

@@ -12,6 +12,7 @@ mod stories;
 mod table;
 mod training;
 mod trouble;
+mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -163,9 +164,10 @@ impl World {
                 Command::Reply { request, reply } => {
                     self.replies.insert(request.0, *reply);
                 }
-                Command::SendDesired { node, session, desired, .. } => {
+                Command::SendDesired { node, session, desired, extras } => {
                     let agent = self.agents.get_mut(&node).expect("a node of this world");
                     if agent.session == Some(session) && agent.hears {
+                        agent.extras = extras;
                         agent.obey(desired, self.now);
                     }
                 }
