@@ -25,6 +25,7 @@ pub(crate) const MASTER_KEYS: [Key; 29] = [
     Key::optional("rounds.profile_shapes_max", COUNT),
     Key::optional("rounds.profile_time", Want::Duration),
     Key::optional("rounds.rescale_cost", Want::Duration),
+    Key::optional("rounds.pause_share", Want::Decimal),
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),

@@ -253,6 +253,7 @@ impl Control {
             | Phase::Failed { .. }
             | Phase::Cancelled { .. } => {}
         }
+        self.promise(id);
         self.touch(id);
         self.out.settle.insert(id);
         self.done(asked, id, "cancelled after a last checkpoint; add --now not to wait for it")

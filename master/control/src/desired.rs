@@ -2,7 +2,7 @@
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
 use model::notes::{AssignmentOrder, Extras, JobExtras, Warm};
-use model::{Finish, JobId, NodeId, Placement, Revision};
+use model::{Finish, JobId, NodeId, Revision};
 
 use crate::command::Command;
 use crate::job::Job;
@@ -83,12 +83,17 @@ impl Control {
 }
 
 impl Control {
-    /// Keeps the nodes of a job's coming place informed; `before` is the place that it had.
-    pub(crate) fn promise(&mut self, id: JobId, before: Option<&Placement>) {
-        let place = self.job(id).phase().reserved().map(|place| place.placement.clone());
-        if place.as_ref() == before {
+    /// Keeps the nodes of a job's coming place informed; called whenever that may have changed.
+    pub(crate) fn promise(&mut self, id: JobId) {
+        let place = self.job(id).phase().reserved().map(|place| &place.placement);
+        if place == self.places.get(&id) {
             return;
         }
+        let place = place.cloned();
+        let before = match &place {
+            Some(place) => self.places.insert(id, place.clone()),
+            None => self.places.remove(&id),
+        };
         for share in before.iter().flat_map(|place| &place.0) {
             if let Some(jobs) = self.promised.get_mut(&share.node) {
                 jobs.remove(&id);

@@ -8,6 +8,7 @@
 //! again in `restore.rs`.
 
 mod apply;
+mod budget;
 mod change;
 pub mod command;
 mod desired;

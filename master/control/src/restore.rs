@@ -142,6 +142,7 @@ impl Control {
             finished: BTreeSet::new(),
             reserved: BTreeSet::new(),
             promised: BTreeMap::new(),
+            places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             speeds: BTreeMap::new(),
@@ -197,7 +198,7 @@ impl Control {
         if reserved {
             self.reserved.insert(id);
         }
-        self.promise(id, None);
+        self.promise(id);
         for share in shares {
             self.restore_share(id, &share);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::EventView;
-use model::{JobId, JobOptions, Millis, NodeId, RoundId, UnixMs};
+use model::{JobId, JobOptions, Millis, NodeId, Placement, RoundId, UnixMs};
 
 use crate::command::Command;
 use crate::event::{Event, Now, Refused};
@@ -36,6 +36,8 @@ pub struct Control {
     pub(crate) reserved: BTreeSet<JobId>,
     /// Jobs whose next generation has its place on a node, whether the place is free or not.
     pub(crate) promised: BTreeMap<NodeId, BTreeSet<JobId>>,
+    /// The same by jobs.
+    pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
@@ -220,7 +222,6 @@ impl Control {
         let before = job.record.phase.state();
         let is_stop = matches!(event, JobEvent::Stop { .. });
         let held = job.life().map(|life| (life.generation, life.placement.clone()));
-        let promised = job.phase().reserved().map(|place| place.placement.clone());
         let phase = std::mem::replace(&mut job.record.phase, Phase::Paused { last: None });
         match phase.on(event) {
             Ok(phase) => job.record.phase = phase,
@@ -241,7 +242,7 @@ impl Control {
         } else {
             self.reserved.remove(&id);
         }
-        self.promise(id, promised.as_ref());
+        self.promise(id);
         let held_generation = held.as_ref().map(|(generation, _)| *generation);
         if held_generation != generation {
             if let Some((generation, placement)) = held {
