@@ -96,7 +96,10 @@ mod tests {
         // Nothing at all.
         settings.pause_share = 1e-9;
         let mut world = World::with(settings, 2, 8);
-        let id = world.submit(job("stays"));
+        let mut spec = job("stays");
+        spec.finish = model::Finish::Epochs(100_000);
+        spec.epochs_max = 100_000;
+        let id = world.submit(spec);
         world.until(180, "its profiling is over", |world| {
             world.detail(id).decisions.iter().any(|one| one.while_running)
                 && world.control.jobs[&id].record.profiled

@@ -1,8 +1,8 @@
 //! What each node should run, made from the phases of the jobs that stand on it.
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
-use model::notes::{AssignmentOrder, Extras, JobExtras, Warm};
-use model::{Finish, JobId, NodeId, Revision};
+use model::notes::{AssignmentOrder, Extras, JobExtras};
+use model::{Finish, JobId, NodeId, Revision, Role};
 
 use crate::command::Command;
 use crate::job::Job;
@@ -83,59 +83,19 @@ impl Control {
 }
 
 impl Control {
-    /// Keeps the nodes of a job's coming place informed; called whenever that may have changed.
-    pub(crate) fn promise(&mut self, id: JobId) {
-        let place = self.job(id).phase().reserved().map(|place| &place.placement);
-        if place == self.places.get(&id) {
-            return;
-        }
-        let place = place.cloned();
-        let before = match &place {
-            Some(place) => self.places.insert(id, place.clone()),
-            None => self.places.remove(&id),
-        };
-        for share in before.iter().flat_map(|place| &place.0) {
-            if let Some(jobs) = self.promised.get_mut(&share.node) {
-                jobs.remove(&id);
-                if jobs.is_empty() {
-                    self.promised.remove(&share.node);
-                }
-            }
-            self.out.desired.insert(share.node.clone());
-        }
-        for share in place.iter().flat_map(|place| &place.0) {
-            self.promised.entry(share.node.clone()).or_default().insert(id);
-            self.out.desired.insert(share.node.clone());
-        }
-    }
-
-    /// What a node needs to prepare for the tasks that may come, of all jobs promised to it.
-    fn warm(&self, node: &NodeId) -> Vec<Warm> {
-        let promised = self.promised.get(node).into_iter().flatten();
-        let warm = promised.map(|id| {
-            let spec = self.job(*id).spec();
-            Warm {
-                job: *id,
-                command: spec.command.clone(),
-                working_directory: spec.working_directory.clone(),
-                environment: spec.environment.clone(),
-                worker_cpus_milli: spec.worker.cpus_milli,
-                server_cpus_milli: spec.server.cpus_milli,
-            }
-        });
-        warm.collect()
-    }
-
     /// What the node should know beside its desired set.
     fn extras_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> Extras {
         let mut extras = Extras { warm: self.warm(node), ..Extras::default() };
-        for DesiredGeneration { job, generation, .. } in generations {
-            let options = &self.job(*job).options;
-            if options.data.is_some() {
+        for DesiredGeneration { job, generation, launch, .. } in generations {
+            let Job { options, blocks, .. } = self.job(*job);
+            // Only workers ask where blocks lie.
+            let works = launch.tasks.iter().any(|task| task.role == Role::Worker);
+            let assignment = if works { blocks.order(*generation) } else { AssignmentOrder::Stock };
+            if options.data.is_some() || assignment != AssignmentOrder::Stock {
                 extras.jobs.push(JobExtras {
                     job: *job,
                     generation: *generation,
-                    assignment: AssignmentOrder::Stock,
+                    assignment,
                     data: options.data.clone(),
                 });
             }

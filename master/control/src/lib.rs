@@ -30,6 +30,7 @@ mod testing;
 mod timers;
 mod view;
 mod view_cluster;
+mod warm;
 
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};

@@ -32,6 +32,7 @@ pub enum Record {
     PortsV1 { host: String, ports: HostPorts },
     RatesV1(RateRecord),
     OptionsV1(Box<OptionsRecord>),
+    BlocksV1(BlocksRecord),
 }
 
 /// Where an entry lies.
@@ -46,6 +47,7 @@ pub enum Key {
     Ports(String),
     Rates(JobId),
     Options(JobId),
+    Blocks(JobId),
 }
 
 impl Key {
@@ -65,6 +67,7 @@ impl Key {
             Self::Ports(host) => text(7, host),
             Self::Rates(job) => number(8, job.0),
             Self::Options(job) => number(9, job.0),
+            Self::Blocks(job) => number(20, job.0),
         }
     }
 }
@@ -82,6 +85,7 @@ impl Record {
             Self::PortsV1 { host, .. } => Key::Ports(host.clone()),
             Self::RatesV1(rates) => Key::Rates(rates.job),
             Self::OptionsV1(options) => Key::Options(options.job),
+            Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
         }
     }
 }
@@ -91,6 +95,16 @@ impl Record {
 pub struct OptionsRecord {
     pub job: JobId,
     pub options: JobOptions,
+}
+
+/// The parameter blocks of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksRecord {
+    pub job: JobId,
+    /// Parameters of each block, in the order of initialisation; empty until they are known.
+    pub sizes: Vec<u64>,
+    /// The newest generation whose workers are told where blocks lie.
+    pub assigned: Option<Generation>,
 }
 
 /// Counters that must never go back.

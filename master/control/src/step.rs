@@ -13,7 +13,8 @@ use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey, Write,
+    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey,
+    Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -65,6 +66,7 @@ pub(crate) struct Out {
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
+    pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -308,6 +310,12 @@ impl Control {
                 put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
             }
         }
+        for id in &out.blocks {
+            if let Some(Job { blocks, .. }) = self.jobs.get(id) {
+                let (sizes, assigned) = (blocks.sizes().to_vec(), blocks.assigned());
+                put(Record::BlocksV1(BlocksRecord { job: *id, sizes, assigned }));
+            }
+        }
         for id in &out.rounds {
             if let Some(round) = self.rounds.get(id) {
                 put(Record::RoundV1(Box::new(round.clone())));
@@ -375,6 +383,10 @@ impl Control {
         self.out.options.remove(&id);
         if job.options != JobOptions::default() {
             self.out.deleted.push(Key::Options(id));
+        }
+        self.out.blocks.remove(&id);
+        if job.blocks.is_known() {
+            self.out.deleted.push(Key::Blocks(id));
         }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {

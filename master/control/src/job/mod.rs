@@ -1,5 +1,6 @@
 //! A job: what is kept of it, what is known of its present generation, and what it is called.
 
+pub(crate) mod blocks;
 pub(crate) mod checkpoint;
 pub(crate) mod epochs;
 pub(crate) mod estimate;
@@ -18,6 +19,7 @@ use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
 
+use crate::job::blocks::Blocks;
 use crate::job::live::Live;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
@@ -47,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) rates: Rates,
     /// Kept in a record of their own where they are not the defaults.
     pub(crate) options: JobOptions,
+    /// The same holds for these.
+    pub(crate) blocks: Blocks,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -70,6 +74,7 @@ impl Job {
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),
+            blocks: Blocks::default(),
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -12,7 +12,11 @@ impl Control {
             self.count("notes of an old connection");
             return;
         }
-        // Nothing is decided by them yet.
-        drop(notes);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.tells_notes = true;
+        }
+        for report in notes.blocks {
+            self.on_blocks(id, report);
+        }
     }
 }
