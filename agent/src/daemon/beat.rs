@@ -55,7 +55,9 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes { blocks: self.blocks_told() }
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
+        let begun = telemetry.flat_map(|t| t.begun_reports()).collect();
+        Notes { blocks: self.blocks_told(), begun }
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.

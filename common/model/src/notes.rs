@@ -16,6 +16,20 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    pub begun: Vec<BegunReport>,
+}
+
+/// How a worker began in this generation, in s: its script until it asked for the store, meeting
+/// the others there, parameters until the training loop, its first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BegunReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub script_s: f64,
+    pub connect_s: f64,
+    pub restore_s: f64,
+    pub step_s: f64,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of

@@ -77,6 +77,35 @@ pub struct JobDetail {
 pub struct JobMore {
     /// None while the job has no servers, or its blocks are not known.
     pub assignment: Option<AssignmentView>,
+    /// The newest pauses that moves took, oldest first.
+    pub pauses: Vec<PauseView>,
+}
+
+/// The parts of a pause, in s: from the last step of one generation to the first of the next, as
+/// the master heard of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PauseView {
+    /// The generation after it.
+    pub generation: Generation,
+    pub from: Shape,
+    pub to: Shape,
+    pub total_s: f64,
+    /// Parameters and states to disk.
+    pub save_s: f64,
+    /// Their proof, and the manifest.
+    pub publish_s: f64,
+    /// Until no process was left.
+    pub stop_s: f64,
+    /// Until every new process had said hello.
+    pub launch_s: f64,
+    /// From there to the first step of every worker.
+    pub begin_s: f64,
+    /// What the slowest worker did from its hello on: its script, meeting the others, restoring,
+    /// the first step. None where it did not tell.
+    pub script_s: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub restore_s: Option<f64>,
+    pub step_s: Option<f64>,
 }
 
 /// How a job's parameter blocks are spread over its servers (section 5.3).

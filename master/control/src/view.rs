@@ -40,7 +40,10 @@ impl Control {
             Read::JobMore { job } => {
                 let job = self.asked_job(*job)?;
                 let assignment = crate::job::blocks::spread(job);
-                Ok(Answer::JobMore(Box::new(JobMore { assignment })))
+                Ok(Answer::JobMore(Box::new(JobMore {
+                    assignment,
+                    pauses: job.pauses.done.clone(),
+                })))
             }
             Read::Why { job } => {
                 self.asked_job(*job)?;

@@ -6,8 +6,8 @@ use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Reque
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
     AssignmentView, CheckpointView, DecisionView, EpochView, Estimate, EventView, FaultView,
-    JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, RoundDetail, RoundJobView,
-    RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
+    JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, PauseView, RoundDetail,
+    RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
 };
 use model::{
     Batch, Bounds, CheckpointId, Finish, Framework, Generation, JobId, JobSpec, Mode, NodeId,
@@ -301,7 +301,22 @@ fn more() -> JobMore {
         requests: 157,
         requests_largest: 16,
     };
-    JobMore { assignment: Some(assignment) }
+    let pause = PauseView {
+        generation: Generation(3),
+        from: Shape::new(1, 2),
+        to: Shape::new(2, 4),
+        total_s: 0.8,
+        save_s: 0.1,
+        publish_s: 0.02,
+        stop_s: 0.08,
+        launch_s: 0.1,
+        begin_s: 0.5,
+        script_s: Some(0.1),
+        connect_s: Some(0.2),
+        restore_s: Some(0.1),
+        step_s: Some(0.1),
+    };
+    JobMore { assignment: Some(assignment), pauses: vec![pause] }
 }
 
 fn read(read: &Read) -> Reply {

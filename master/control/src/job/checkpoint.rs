@@ -69,6 +69,11 @@ impl Control {
         if let Goal::Leave(_) = goal {
             self.tell(Some(id), None, "checkpoint", format!("{checkpoint} ordered, then stop"));
         }
+        if let Goal::Leave(Next::Start(_)) = goal {
+            let job = self.job_mut(id);
+            let from = job.shape();
+            job.pauses.begin(from);
+        }
         let save = Save {
             order,
             reached: std::collections::BTreeMap::new(),
@@ -160,7 +165,10 @@ impl Control {
                     return;
                 }
                 let saved = Saved { step, epoch, epoch_position, parts };
-                if let Phase::Checkpointing { save, .. } = &mut self.job_mut(id).record.phase {
+                let now = self.now.mono;
+                let job = self.job_mut(id);
+                job.pauses.saved(now);
+                if let Phase::Checkpointing { save, .. } = &mut job.record.phase {
                     save.saved = Some(saved);
                 }
                 self.publish_if_whole(id);
@@ -347,6 +355,8 @@ impl Control {
         };
         if let (Goal::Leave(Next::Start(place)), None) = (&goal, &instead) {
             self.note_move(id, place);
+            let now = self.now.mono;
+            self.job_mut(id).pauses.published(now);
         }
         let grace_ms = self.settings.stop_grace_ms;
         let next = instead.as_ref().or(match &goal {

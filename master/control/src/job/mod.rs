@@ -6,6 +6,7 @@ pub(crate) mod epochs;
 pub(crate) mod estimate;
 pub(crate) mod live;
 pub(crate) mod notes;
+pub(crate) mod pause;
 pub mod phase;
 pub(crate) mod profile;
 pub(crate) mod progress;
@@ -21,6 +22,7 @@ use scheduler::estimate::loss::{Curve, LossFit};
 
 use crate::job::blocks::Blocks;
 use crate::job::live::Live;
+use crate::job::pause::Pauses;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
 use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SpeedKey, Wish};
@@ -51,6 +53,7 @@ pub(crate) struct Job {
     pub(crate) options: JobOptions,
     /// The same holds for these.
     pub(crate) blocks: Blocks,
+    pub(crate) pauses: Pauses,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -75,6 +78,7 @@ impl Job {
             rates: Rates::default(),
             options: JobOptions::default(),
             blocks: Blocks::default(),
+            pauses: Pauses::default(),
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -18,5 +18,8 @@ impl Control {
         for report in notes.blocks {
             self.on_blocks(id, report);
         }
+        for report in notes.begun {
+            self.on_begun(report);
+        }
     }
 }
