@@ -5,6 +5,7 @@
 mod assignment;
 mod common;
 mod faults;
+mod forks;
 mod life;
 mod malformed;
 mod readme;
