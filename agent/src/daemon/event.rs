@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use crate::ledger::Key;
 use crate::probe::gpu::Reading;
 use crate::procfs::Mark;
+use crate::task::forkserver::Gone;
 use crate::task::process::Started;
 use crate::telemetry::Datagram;
 
@@ -35,12 +36,12 @@ pub(crate) enum Event {
     Orphaned {
         mark: Mark,
     },
-    /// Of the given number of starts; `why` is empty where it was not needed any more.
+    /// `start` is the number of the start that it was.
     ForkServerEnded {
         job: JobId,
         threads: u64,
         start: u32,
-        why: String,
+        gone: Gone,
     },
     Report {
         key: Key,

@@ -15,7 +15,7 @@ use nix::unistd::{Pid, chown};
 use super::{Agent, Event, NEVER};
 use crate::procfs;
 use crate::task::environment::{self, threads, threads_of};
-use crate::task::forkserver::{self, Handle, Recipe, Start};
+use crate::task::forkserver::{self, Gone, Handle, Recipe, Start};
 
 /// A job that leaves for a moment, as one that is restarted, finds its servers again.
 const LINGER_MS: u64 = 3000;
@@ -217,15 +217,16 @@ impl Agent {
         tracing::info!(%job, threads = count, low, "started a fork server");
         let events = self.events.clone();
         tokio::spawn(async move {
-            let why = ended.await.unwrap_or_default();
+            let gone = ended.await.unwrap_or_default();
             // The loop has ended where nobody listens any more.
-            let _ = events.send(Event::ForkServerEnded { job, threads: count, start, why }).await;
+            let _ = events.send(Event::ForkServerEnded { job, threads: count, start, gone }).await;
         });
         Ok(handle)
     }
 
-    pub(super) fn on_fork_server_ended(&mut self, of: Of, start: u32, why: &str, now: Millis) {
+    pub(super) fn on_fork_server_ended(&mut self, of: Of, start: u32, gone: &Gone, now: Millis) {
         let (job, threads) = of;
+        let why = gone.why.as_str();
         if why.is_empty() {
             tracing::info!(%job, threads, "a fork server is not needed any more");
             return;
@@ -239,6 +240,9 @@ impl Agent {
         {
             fork.handle = None;
             fork.again_at = now.plus(AGAIN_MS);
+            if gone.for_good {
+                fork.starts = STARTS_MAX;
+            }
             self.forks.plan(now.plus(AGAIN_MS));
         }
     }

@@ -252,8 +252,8 @@ impl Agent {
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
             Event::Orphaned { mark } => self.on_orphaned(&mark, now),
-            Event::ForkServerEnded { job, threads, start, why } => {
-                self.on_fork_server_ended((job, threads), start, &why, now);
+            Event::ForkServerEnded { job, threads, start, gone } => {
+                self.on_fork_server_ended((job, threads), start, &gone, now);
             }
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),

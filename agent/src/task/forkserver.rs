@@ -187,7 +187,7 @@ pub(crate) struct Start<'a> {
 ///
 /// # Errors
 /// In words.
-pub(crate) fn start(start: Start<'_>) -> Result<(Handle, oneshot::Receiver<String>), String> {
+pub(crate) fn start(start: Start<'_>) -> Result<(Handle, oneshot::Receiver<Gone>), String> {
     let (line, child) = spawn(&start).map_err(|error| error.to_string())?;
     let (requests, inbox) = mpsc::channel(ORDERS_MAX);
     let (tell, ended) = oneshot::channel();
@@ -206,9 +206,9 @@ pub(crate) fn start(start: Start<'_>) -> Result<(Handle, oneshot::Receiver<Strin
         children: BTreeMap::new(),
     };
     tokio::spawn(async move {
-        let why = keeper.keep(child).await;
+        let gone = keeper.keep(child).await;
         // The loop has ended where nobody listens any more.
-        let _ = tell.send(why);
+        let _ = tell.send(gone);
     });
     Ok((Handle { requests }, ended))
 }
@@ -237,6 +237,21 @@ fn spawn(start: &Start<'_>) -> io::Result<(UnixStream, Child)> {
     }
     let child = command.spawn()?;
     Ok((UnixStream::from_std(ours)?, child))
+}
+
+/// Why a fork server is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// Empty where nobody needed it any more.
+    pub(crate) why: String,
+    /// Another one would end the same way.
+    pub(crate) for_good: bool,
+}
+
+impl From<String> for Gone {
+    fn from(why: String) -> Self {
+        Self { why, for_good: false }
+    }
 }
 
 /// How far the import is.
@@ -269,9 +284,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Returns why it ended: because nobody needs it any more, or in words what went wrong.
-    async fn keep(mut self, mut child: Child) -> String {
-        let why = self.talk().await;
+    /// Returns why it ended.
+    async fn keep(mut self, mut child: Child) -> Gone {
+        let ended = self.talk().await;
         // Closed first: a task in the middle of being forked sees it, and runs nothing.
         drop(self.write);
         drop(self.lines);
@@ -281,15 +296,15 @@ impl Keeper {
         if let Err(error) = child.wait().await {
             tracing::warn!(%error, "cannot wait for a fork server");
         }
-        let why = why.err().unwrap_or_default();
+        let gone = ended.err().unwrap_or_default();
         let replies = self.flight.map(|flight| flight.reply);
         for reply in replies.into_iter().chain(self.waiting.into_iter().map(|one| one.reply)) {
-            let _gone = reply.send(Err(why.clone()));
+            let _nobody = reply.send(Err(gone.why.clone()));
         }
-        why
+        gone
     }
 
-    async fn talk(&mut self) -> Result<(), String> {
+    async fn talk(&mut self) -> Result<(), Gone> {
         loop {
             if let (Import::Done { opened_gpus }, None) = (self.state, &self.flight)
                 && let Some(request) = self.waiting.pop_front()
@@ -307,8 +322,8 @@ impl Keeper {
                 biased;
                 line = self.lines.next_line() => match line {
                     Ok(Some(line)) => self.hear(&line)?,
-                    Ok(None) => return Err("it ended".to_owned()),
-                    Err(error) => return Err(error.to_string()),
+                    Ok(None) => return Err("it ended".to_owned().into()),
+                    Err(error) => return Err(error.to_string().into()),
                 },
                 request = self.inbox.recv() => match request {
                     Some(request) => self.waiting.push_back(request),
@@ -316,7 +331,7 @@ impl Keeper {
                 },
                 // A generation that is stopped must not wait for an import.
                 () = tokio::time::sleep(CANCEL_EVERY), if !self.waiting.is_empty() => {}
-                () = sleep_until(until) => return Err("it did not answer in time".to_owned()),
+                () = sleep_until(until) => return Err("it did not answer in time".to_owned().into()),
             }
         }
     }
@@ -352,13 +367,14 @@ impl Keeper {
         self.write.write_all(&bytes[sent..]).await.map_err(|error| error.to_string())
     }
 
-    fn hear(&mut self, line: &str) -> Result<(), String> {
+    fn hear(&mut self, line: &str) -> Result<(), Gone> {
         if ANSWER_BYTES_MAX < line.len() {
-            return Err("it said too much".to_owned());
+            return Err("it said too much".to_owned().into());
         }
         let answer: Answer = serde_json::from_str(line).map_err(|error| error.to_string())?;
         if let Some(why) = answer.unusable {
-            return Err(crate::telemetry::printable(&why, 500));
+            let why = crate::telemetry::printable(&why, 500);
+            return Err(Gone { why, for_good: true });
         }
         if answer.ready {
             self.state = Import::Done { opened_gpus: answer.gpus };
@@ -369,7 +385,7 @@ impl Keeper {
             }
         } else if let Some(flight) = self.flight.take() {
             if answer.forked.is_some() {
-                return self.confirm(flight, answer.pid);
+                return Ok(self.confirm(flight, answer.pid)?);
             }
             let why = crate::telemetry::printable(&answer.error, 500);
             let _gone = flight.reply.send(Err(why));

@@ -14,6 +14,8 @@ impl Control {
             return;
         }
         let place = place.cloned();
+        let now = self.now.mono;
+        self.job_mut(id).promised = place.is_some().then_some(now);
         let before = match &place {
             Some(place) => self.places.insert(id, place.clone()),
             None => self.places.remove(&id),

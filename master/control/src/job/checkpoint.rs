@@ -69,11 +69,7 @@ impl Control {
         if let Goal::Leave(_) = goal {
             self.tell(Some(id), None, "checkpoint", format!("{checkpoint} ordered, then stop"));
         }
-        if let Goal::Leave(Next::Start(_)) = goal {
-            let job = self.job_mut(id);
-            let from = job.shape();
-            job.pauses.begin(from);
-        }
+        self.note_pausing(id, &goal);
         let save = Save {
             order,
             reached: std::collections::BTreeMap::new(),
@@ -355,8 +351,6 @@ impl Control {
         };
         if let (Goal::Leave(Next::Start(place)), None) = (&goal, &instead) {
             self.note_move(id, place);
-            let now = self.now.mono;
-            self.job_mut(id).pauses.published(now);
         }
         let grace_ms = self.settings.stop_grace_ms;
         let next = instead.as_ref().or(match &goal {

@@ -45,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) publishing: Option<CheckpointRecord>,
     /// The instant of the last step before the generation now starting.
     pub(crate) gap_since: Option<Millis>,
+    /// When it was given a place that it has not got yet.
+    pub(crate) promised: Option<Millis>,
     /// GPU seconds (or task seconds, where it has no GPUs) of the generations that ended.
     pub(crate) attained_s: f64,
     /// Learning rates that it announced; kept in a record of their own.
@@ -74,6 +76,7 @@ impl Job {
             decision: None,
             publishing: None,
             gap_since: None,
+            promised: None,
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),

@@ -6,6 +6,7 @@ use model::notes::BegunReport;
 use model::view::PauseView;
 use model::{Generation, JobId, Millis, Shape};
 
+use crate::job::phase::{Goal, Next};
 use crate::job::push_bounded;
 use crate::step::Control;
 
@@ -127,6 +128,15 @@ impl Control {
         }
         if let Some(job) = self.jobs.get_mut(&report.job) {
             job.pauses.begun(report);
+        }
+    }
+
+    /// A checkpoint is ordered.
+    pub(crate) fn note_pausing(&mut self, id: JobId, goal: &Goal) {
+        if let Goal::Leave(Next::Start(_)) = goal {
+            let job = self.job_mut(id);
+            let from = job.shape();
+            job.pauses.begin(from);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::client::Change;
 use model::reason::PhaseName;
-use model::{JobId, Shape};
+use model::{Finish, JobId, Mode, Shape};
 
 use super::{World, job, n};
 
@@ -24,8 +24,21 @@ fn started_on(world: &World, id: JobId, number: u32) -> bool {
 
 #[test]
 fn a_new_node_is_told_seconds_before_its_tasks_come_and_nobody_after() {
+    grows(Mode::Sync);
+}
+
+#[test]
+fn asynchronous_workers_train_on_while_a_new_node_prepares() {
+    grows(Mode::Async);
+}
+
+fn grows(mode: Mode) {
     let mut world = World::new(3, 4);
-    let id = world.running(job("grow"), Shape::new(1, 2));
+    let mut spec = job("grow");
+    spec.mode = mode;
+    spec.finish = Finish::Epochs(100_000);
+    spec.epochs_max = 100_000;
+    let id = world.running(spec, Shape::new(1, 2));
     world.run(5);
     assert!(warm(&world, id).is_empty(), "it stays where it is");
     let before: Vec<u32> = (1..=3).filter(|number| started_on(&world, id, *number)).collect();
