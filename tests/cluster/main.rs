@@ -6,6 +6,7 @@ mod assignment;
 mod common;
 mod data;
 mod faults;
+mod forks;
 mod life;
 mod malformed;
 mod readme;

@@ -6,6 +6,7 @@ mod beat;
 mod data;
 mod ending;
 mod event;
+mod forks;
 mod order;
 mod reader;
 mod recover;
@@ -44,8 +45,11 @@ pub(crate) use event::Event;
 /// Events that wait for the loop. A full queue holds the senders back: sockets fill up then, and
 /// training processes drop reports rather than wait.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Least time between two heartbeats, however much happens.
+/// Least mean time between two heartbeats, however much happens.
 const COALESCE_MS: u64 = 100;
+/// News leave at once, until so many heartbeats came close together: half of what a master lets
+/// through.
+const BEATS_AT_ONCE: u64 = 10;
 /// Longest answer to a question for a log.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How often sizes of logs are looked at while tasks run, and first children of an earlier life
@@ -84,6 +88,7 @@ pub(crate) struct Agent {
     started_at: Millis,
     reports_dropped: u64,
     systemd: Systemd,
+    forks: forks::Forks,
     due: Due,
 }
 
@@ -91,7 +96,8 @@ pub(crate) struct Agent {
 #[derive(Clone, Copy, Debug)]
 struct Due {
     beat: Millis,
-    beat_sent: Millis,
+    /// When the heartbeats so far are paid for, at one in [`COALESCE_MS`].
+    beat_paid: Millis,
     look: Millis,
     look_every_ms: u64,
     watch: Millis,
@@ -136,7 +142,8 @@ struct LiveTask {
     /// Its process group, where that is proved to be its own: the leader lived when it was last
     /// looked up, and the group has not been seen empty since.
     group: Option<i32>,
-    /// Started by an earlier life of the agent: nobody tells of its end.
+    /// Started by an earlier life of the agent, or by a fork server that has ended: nobody tells
+    /// of its end.
     adopted: bool,
     /// How its first process ended.
     ended: Option<Ended>,
@@ -257,6 +264,10 @@ impl Agent {
             }
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
+            Event::Orphaned { mark } => self.on_orphaned(&mark, now),
+            Event::ForkServerEnded { job, threads, start, gone } => {
+                self.on_fork_server_ended((job, threads), start, &gone, now);
+            }
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
@@ -290,6 +301,7 @@ impl Agent {
         if !self.obey(now) {
             self.desired = before;
         }
+        self.tend_forks(now);
     }
 
     /// Brings the node closer to the desired set; asked again after each change of the ledger.
@@ -342,7 +354,8 @@ impl Agent {
     }
 
     fn urgent(&mut self, now: Millis) {
-        let soon = self.due.beat_sent.plus(COALESCE_MS).max(now);
+        let soon = self.due.beat_paid.0.saturating_sub(BEATS_AT_ONCE * COALESCE_MS);
+        let soon = Millis(soon).max(now);
         self.due.beat = self.due.beat.min(soon);
     }
 
@@ -367,6 +380,7 @@ impl Agent {
             self.silence_ends_at(),
             self.sockets_due(),
             self.systemd.due(),
+            self.forks.due(),
         ]
         .into_iter()
         .min()
@@ -398,12 +412,15 @@ impl Agent {
         if self.save_again_at <= now {
             self.save(now);
         }
+        if self.forks.due() <= now {
+            self.tend_forks(now);
+        }
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
             self.write_assignments(now);
             if self.connected {
-                self.due.beat_sent = now;
+                self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);
                 let heartbeat = self.heartbeat(now);
                 let beat = Beat { heartbeat, rates: self.rates(), notes: self.notes() };
                 self.heartbeats.send_replace(Some(beat));

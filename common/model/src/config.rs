@@ -97,6 +97,9 @@ pub struct RoundConfig {
     pub profile_time: DurationMs,
     /// Assumed cost of a job's first rescale.
     pub rescale_cost: DurationMs,
+    /// Share of its time that a job may stand still because rounds move it, in (0, 1]; less for a
+    /// large one.
+    pub pause_share: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,6 +203,7 @@ impl Default for RoundConfig {
             profile_shapes_max: 5,
             profile_time: DurationMs::seconds(10),
             rescale_cost: DurationMs::seconds(10),
+            pause_share: 0.025,
         }
     }
 }
@@ -337,6 +341,13 @@ impl MasterConfig {
                 "rounds.hysteresis_factor",
                 format!("{} is out of range", rounds.hysteresis_factor),
                 "give 0 to 100; 1.5 is usual",
+            ));
+        }
+        if !(rounds.pause_share > 0.0 && rounds.pause_share <= 1.0) {
+            faults.push(Fault::new(
+                "rounds.pause_share",
+                format!("{} is out of range", rounds.pause_share),
+                "give more than 0 and at most 1; 0.025 is usual",
             ));
         }
         if !(1..=100).contains(&jobs.checkpoints_kept) {

@@ -14,6 +14,7 @@ mod stragglers;
 mod table;
 mod training;
 mod trouble;
+mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
