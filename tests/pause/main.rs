@@ -101,8 +101,8 @@ fn measure(model: &Model) -> Result<Vec<Value>> {
         cluster.run(["resize", &job, "--servers", &servers, "--workers", &workers, "--pin"])?;
         let shown = wait::until("the job in its new shape", 2 * MINUTE, || {
             let shown = cluster.json(&["show", &job])?;
-            let there = shown["shape"]["servers"].to_string() == servers
-                && shown["shape"]["workers"].to_string() == workers;
+            let there = shown["shape"]["servers"] == model.shapes[at % 2].0
+                && shown["shape"]["workers"] == model.shapes[at % 2].1;
             Ok((there && shown["phase"] == "RUNNING").then_some(shown))
         })?;
         // The first may lead from the profiled shape to the same one: no move at all.

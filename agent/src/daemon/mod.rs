@@ -7,6 +7,7 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod live;
 mod order;
 mod reader;
 mod recover;
@@ -16,17 +17,16 @@ mod start;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired, Exit};
-use model::notes::{BlockPart, Extras};
-use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
+use model::agent::{AgentAnswer, AgentQuery, Desired};
+use model::notes::Extras;
+use model::{BootId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
 use crate::clock;
 use crate::config::Settings;
-use crate::gateway::{Gateway, Served};
+use crate::gateway::Gateway;
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
 use crate::probe::gpu::Gpus;
@@ -35,10 +35,10 @@ use crate::procfs::Mark;
 use crate::session::Beat;
 use crate::systemd::Systemd;
 use crate::task::output::Logs;
-use crate::task::stop::Stop;
-use crate::telemetry::{self, Telemetry};
-use data::Data;
-use reader::{Reader, read_socket};
+use crate::telemetry;
+use reader::read_socket;
+
+use live::{Ended, Folder, Live, LiveTask};
 
 pub(crate) use event::Event;
 
@@ -104,60 +104,6 @@ struct Due {
 }
 
 const NEVER: Millis = Millis(u64::MAX);
-
-/// What is known in memory of a held generation.
-#[derive(Debug, Default)]
-struct Live {
-    telemetry: Option<Telemetry>,
-    reader: Reader,
-    /// The tasks' way to storage; none where it could not be opened again.
-    files: Option<Served>,
-    tasks: BTreeMap<Task, LiveTask>,
-    /// Set to keep a launch under way from starting more.
-    cancelled: Arc<AtomicBool>,
-    folder: Folder,
-    /// Why the present checkpoint fails here.
-    trouble: Option<(CheckpointId, String)>,
-    /// `control.json` shows the ledger's order.
-    control_written: bool,
-    /// What `assignment.json` says, once it is there.
-    assignment: Option<Vec<Vec<BlockPart>>>,
-    seen: sockets::Seen,
-    data: Data,
-}
-
-/// How far the folder of the present checkpoint has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Folder {
-    #[default]
-    None,
-    Making(CheckpointId),
-    Made(CheckpointId),
-    Failed(CheckpointId),
-}
-
-/// A task that may have processes.
-#[derive(Debug, Default)]
-struct LiveTask {
-    /// Its process group, where that is proved to be its own: the leader lived when it was last
-    /// looked up, and the group has not been seen empty since.
-    group: Option<i32>,
-    /// Started by an earlier life of the agent, or by a fork server that has ended: nobody tells
-    /// of its end.
-    adopted: bool,
-    /// How its first process ended.
-    ended: Option<Ended>,
-    stop: Option<Stop>,
-    /// A process of it that lives on after the first one.
-    survivor: Option<i32>,
-}
-
-#[derive(Clone, Debug)]
-struct Ended {
-    exit: Exit,
-    /// Before anybody asked for it.
-    by_itself: bool,
-}
 
 /// What an [`Agent`] is made from.
 #[derive(Debug)]

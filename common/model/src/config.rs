@@ -322,6 +322,34 @@ impl MasterConfig {
                 "raise it",
             ));
         }
+        self.check_rounds(&mut faults);
+        if !(1..=100).contains(&jobs.checkpoints_kept) {
+            faults.push(Fault::new(
+                "jobs.checkpoints_kept",
+                format!("{} is out of range", jobs.checkpoints_kept),
+                "give 1 to 100",
+            ));
+        }
+        if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
+            faults.push(Fault::new(
+                "stragglers.ratio",
+                format!("{} is out of range", self.stragglers.ratio),
+                "give more than 0 and less than 1; 0.5 is usual",
+            ));
+        }
+        let (first, last) = self.limits.root_ports;
+        if first < 1024 || last < first || last - first < 100 {
+            faults.push(Fault::new(
+                "limits.root_ports",
+                format!("[{first}, {last}] is not a range of at least 100 ports from 1024 on"),
+                "give two ports outside the system's ephemeral range, such as [21000, 29999]",
+            ));
+        }
+        faults
+    }
+
+    fn check_rounds(&self, faults: &mut Vec<Fault>) {
+        let rounds = &self.rounds;
         if !POLICIES.contains(&rounds.policy.as_str()) {
             faults.push(Fault::new(
                 "rounds.policy",
@@ -350,29 +378,6 @@ impl MasterConfig {
                 "give more than 0 and at most 1; 0.025 is usual",
             ));
         }
-        if !(1..=100).contains(&jobs.checkpoints_kept) {
-            faults.push(Fault::new(
-                "jobs.checkpoints_kept",
-                format!("{} is out of range", jobs.checkpoints_kept),
-                "give 1 to 100",
-            ));
-        }
-        if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
-            faults.push(Fault::new(
-                "stragglers.ratio",
-                format!("{} is out of range", self.stragglers.ratio),
-                "give more than 0 and less than 1; 0.5 is usual",
-            ));
-        }
-        let (first, last) = self.limits.root_ports;
-        if first < 1024 || last < first || last - first < 100 {
-            faults.push(Fault::new(
-                "limits.root_ports",
-                format!("[{first}, {last}] is not a range of at least 100 ports from 1024 on"),
-                "give two ports outside the system's ephemeral range, such as [21000, 29999]",
-            ));
-        }
-        faults
     }
 }
 

@@ -4,8 +4,7 @@
 //! training goes on at a constant rate, so that progress accrues exactly and a completion is known
 //! to the millisecond. Agents obey desired sets by the rules of the real ones, with sessions,
 //! incarnations and generations; what they tell goes through a link that may be late, lose
-//! messages or be cut. One engine has two fidelities ([`Fidelity`]): exact, for faults, and coarse,
-//! for long traces.
+//! messages or be cut. Of the two fidelities ([`Fidelity`]), exact is for faults, coarse for traces.
 
 mod agent;
 mod carry;
