@@ -83,7 +83,14 @@ class Store(AssignedKVStore):
         firsts = [self._first_value(*pair) for pair in zip(keys, values)]
         for name, target in zip(keys, outs):
             self._local[name] = _arrays(target)[0]
-        super().broadcast(keys, firsts, outs, priority)
+        if self._resume is None or self.rank != 0 or self.waits or self.assigned_layout():
+            super().broadcast(keys, firsts, outs, priority)
+            return
+        # It has the values already: the others need the servers to send them theirs.
+        super().init(keys, firsts)
+        for first, target in zip(firsts, outs):
+            for array in _arrays(target):
+                first.copyto(array)
 
     def _first_value(self, key: Key, value: Any) -> Any:
         """What the store starts with: the restored value if there is one."""
@@ -250,7 +257,7 @@ class Store(AssignedKVStore):
             else:
                 local = self._local.get(key)
                 dtype = numpy.float32 if local is None else local.dtype
-                arrays[key] = mx.nd.zeros(self._shapes[key], dtype=dtype)
+                arrays[key] = mx.nd.empty(self._shapes[key], dtype=dtype)
                 super().pull([key], [arrays[key]])
         return arrays
 
