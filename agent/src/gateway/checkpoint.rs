@@ -165,9 +165,9 @@ impl Service {
         let stored = self.patiently(limit, || {
             let (gateway, of, file) = (Arc::clone(&self.gateway), of.clone(), file.to_owned());
             move || {
-                let (mut content, _) = gateway.spool.open(&of, &file)?;
+                let (mut content, bytes) = gateway.spool.open(&of, &file)?;
                 let storage = gateway.storage(&of.base)?;
-                transfer::upload(storage.as_ref(), &of.file(&file), &mut content)
+                transfer::upload(storage.as_ref(), &of.file(&file), (&mut content, bytes))
             }
         });
         self.while_wanted(order.checkpoint, stored).await
@@ -196,8 +196,7 @@ impl Service {
         match tokio::time::timeout(limit, tries).await {
             Ok(done) => done,
             Err(_) => Err(self.noted_trouble().unwrap_or_else(|| {
-                let words = format!("storage did not answer in {} s", limit.as_secs());
-                Trouble::new(Kind::Unavailable, words)
+                Trouble::away(format_args!("it did not answer in {} s", limit.as_secs()))
             })),
         }
     }

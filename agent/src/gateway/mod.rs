@@ -19,11 +19,11 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use model::agent::CheckpointOrder;
+use model::agent::{CheckpointOrder, STORAGE_AWAY};
 use nix::unistd::{Gid, Uid};
 use serde_json::{Map, Value};
-use storage::Storage;
 use storage::checkpoint::Manifest;
+use storage::{HdfsSettings, Storage};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -44,7 +44,7 @@ const SPOOL_KEPT_S: i64 = 1800;
 const KEPT_MAX: usize = 64;
 
 /// Opens the storage at a base URL.
-type Open = fn(&str) -> storage::Result<Box<dyn Storage>>;
+type Open = fn(&str, &HdfsSettings) -> storage::Result<Box<dyn Storage>>;
 
 /// What all generations of this node share.
 #[derive(Debug)]
@@ -52,6 +52,7 @@ pub(crate) struct Gateway {
     calls: Arc<Semaphore>,
     spool: Spool,
     open: Open,
+    hdfs: HdfsSettings,
     storages: Mutex<BTreeMap<String, Arc<dyn Storage>>>,
     manifests: Mutex<BTreeMap<String, Arc<Manifest>>>,
     locks: Locks,
@@ -68,13 +69,15 @@ impl Gateway {
     pub(crate) fn new(settings: &Settings, events: mpsc::Sender<Event>) -> Self {
         let spool =
             Spool::new(&settings.state_dir, settings.user.clone(), settings.spool_bytes_max);
-        Self::with(spool, storage::open, events)
+        let hdfs =
+            HdfsSettings { conf_dir: settings.hadoop_conf_dir.clone(), ..HdfsSettings::default() };
+        Self::with(spool, (storage::open_with, hdfs), events)
     }
 
-    pub(crate) fn with(spool: Spool, open: Open, events: mpsc::Sender<Event>) -> Self {
+    fn with(spool: Spool, (open, hdfs): (Open, HdfsSettings), events: mpsc::Sender<Event>) -> Self {
         let (storages, manifests, locks, proved) = Default::default();
         let calls = Arc::new(Semaphore::new(CALLS_MAX));
-        Self { calls, spool, open, storages, manifests, locks, proved, events }
+        Self { calls, spool, open, hdfs, storages, manifests, locks, proved, events }
     }
 
     /// The storage at a base; opened once.
@@ -87,7 +90,7 @@ impl Gateway {
             return Ok(Arc::clone(storage));
         }
         let storage: Arc<dyn Storage> =
-            (self.open)(base).map_err(|error| transfer::trouble(&error))?.into();
+            (self.open)(base, &self.hdfs).map_err(|error| transfer::trouble(&error))?.into();
         if KEPT_MAX <= storages.len() {
             storages.clear();
         }
@@ -325,6 +328,11 @@ pub(crate) struct Trouble {
 impl Trouble {
     pub(crate) fn new(kind: Kind, words: impl Into<String>) -> Self {
         Self { kind, words: words.into() }
+    }
+
+    /// Storage, or the disk before it, takes or gives nothing for now.
+    pub(crate) fn away(words: impl std::fmt::Display) -> Self {
+        Self { kind: Kind::Unavailable, words: format!("{STORAGE_AWAY}{words}") }
     }
 }
 

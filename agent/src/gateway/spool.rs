@@ -158,7 +158,7 @@ impl Spool {
             self.root.display(),
             self.bytes_max
         );
-        Err(Trouble::new(Kind::Unavailable, words))
+        Err(Trouble::away(words))
     }
 
     fn has_room(&self) -> bool {
@@ -288,5 +288,5 @@ fn remove(folder: &Path) {
 }
 
 fn away(verb: &str, path: &Path, error: &io::Error) -> Trouble {
-    Trouble::new(Kind::Unavailable, format!("cannot {verb} {}: {error}", path.display()))
+    Trouble::away(format_args!("cannot {verb} {}: {error}", path.display()))
 }

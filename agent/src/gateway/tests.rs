@@ -17,7 +17,7 @@ use crate::config::TaskUser;
 
 /// Storage at `hdfs:///some/folder` is that folder here: what storage itself does wrong has tests
 /// of its own.
-fn open(url: &str) -> storage::Result<Box<dyn Storage>> {
+fn open(url: &str, _: &HdfsSettings) -> storage::Result<Box<dyn Storage>> {
     let folder = url.strip_prefix("hdfs://").expect("a base of these tests");
     Ok(Box::new(FileStorage::new(folder)))
 }
@@ -44,7 +44,7 @@ fn world(alone: bool) -> World {
         TaskUser { name: user.name, uid: geteuid(), gid: getegid(), home: user.dir, switch: false };
     let (sender, events) = mpsc::channel(16);
     let spool = Spool::new(dir.path(), user, 1 << 20);
-    let gateway = Arc::new(Gateway::with(spool, open, sender));
+    let gateway = Arc::new(Gateway::with(spool, (open, HdfsSettings::default()), sender));
     let owner = (geteuid(), getegid());
     let served = Served::open(&gateway, KEY, &dir.path().join("tasks"), owner, alone).unwrap();
     World { dir, gateway, served, events }
