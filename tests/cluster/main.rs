@@ -9,4 +9,5 @@ mod life;
 mod malformed;
 mod readme;
 mod rescale;
+mod straggler;
 mod submits;

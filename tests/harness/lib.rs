@@ -3,6 +3,7 @@
 
 pub mod binaries;
 pub mod cluster;
+pub mod hdfs;
 pub mod jobs;
 pub mod process;
 pub mod setup;
@@ -10,4 +11,5 @@ pub mod wait;
 
 pub use binaries::Binaries;
 pub use cluster::{Cluster, ClusterOptions, NodeOptions};
+pub use hdfs::{Hdfs, HdfsOptions};
 pub use setup::Environment;

@@ -80,7 +80,7 @@ impl Environment {
     /// # Errors
     /// Names, in one line, what is missing and cannot be installed by this user.
     pub fn ready() -> Result<Self> {
-        install_packages()?;
+        install_packages(&PACKAGES)?;
         let base = base()?;
         let venv = base.join("optimus-python");
         let python = venv.join("bin/python");
@@ -172,9 +172,18 @@ fn exists(pattern: &str) -> bool {
     found.iter().any(|path| path.exists())
 }
 
-fn install_packages() -> Result<()> {
+/// What the tests of HDFS need beside [`Environment`]: Java, and Hadoop's jars (106 MB).
+///
+/// # Errors
+/// Names, in one line, what is missing and cannot be installed by this user.
+pub fn hdfs_ready() -> Result<()> {
+    install_packages(&crate::hdfs::PACKAGES)?;
+    crate::hdfs::prepare().map(drop).map_err(anyhow::Error::msg).context("cannot prepare Hadoop")
+}
+
+fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
     let missing: Vec<_> =
-        PACKAGES.iter().filter(|(_, sign)| !exists(sign)).map(|(name, _)| *name).collect();
+        packages.iter().filter(|(_, sign)| !exists(sign)).map(|(name, _)| *name).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
-use model::notes::{BlocksReport, Notes};
+use model::notes::{BlocksReport, Notes, TroubleReport};
 
 use super::Agent;
 use crate::clock;
@@ -55,7 +55,12 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes { blocks: self.blocks_told() }
+        Notes {
+            blocks: self.blocks_told(),
+            arrivals: self.arrival_reports(),
+            links: self.link_reports(),
+            troubles: self.troubles(),
+        }
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.
@@ -70,6 +75,15 @@ impl Agent {
             fits
         });
         blocks
+    }
+
+    /// Why checkpoints cannot be completed here.
+    fn troubles(&self) -> Vec<TroubleReport> {
+        let troubles = self.live.iter().filter_map(|(&Key { job, generation }, live)| {
+            let (checkpoint, words) = live.trouble.clone()?;
+            Some(TroubleReport { job, generation, checkpoint, words: printable(&words, 500) })
+        });
+        troubles.collect()
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

@@ -40,6 +40,12 @@ pub(crate) enum Event {
         checkpoint: CheckpointId,
         made: Result<(), String>,
     },
+    /// A part of a checkpoint could not be stored, and no task waits for the answer.
+    Part {
+        key: Key,
+        checkpoint: CheckpointId,
+        why: String,
+    },
     Gpus(Reading),
     /// Logs that were too long are within their bounds again.
     Rotated,

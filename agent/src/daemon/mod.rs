@@ -8,6 +8,7 @@ mod event;
 mod order;
 mod reader;
 mod recover;
+mod sockets;
 mod start;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::clock;
 use crate::config::Settings;
+use crate::gateway::{Gateway, Served};
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
 use crate::probe::gpu::Gpus;
@@ -68,8 +70,10 @@ pub(crate) struct Agent {
     live: BTreeMap<Key, Live>,
     host: Host,
     gpus: Gpus,
+    line: sockets::Line,
     logs: Logs,
     rotating: bool,
+    gateway: Arc<Gateway>,
     events: mpsc::Sender<Event>,
     heartbeats: watch::Sender<Option<Beat>>,
     connected: bool,
@@ -98,14 +102,19 @@ const NEVER: Millis = Millis(u64::MAX);
 struct Live {
     telemetry: Option<Telemetry>,
     reader: Reader,
+    /// The tasks' way to storage; none where it could not be opened again.
+    files: Option<Served>,
     tasks: BTreeMap<Task, LiveTask>,
     /// Set to keep a launch under way from starting more.
     cancelled: Arc<AtomicBool>,
     folder: Folder,
+    /// Why the present checkpoint fails here.
+    trouble: Option<(CheckpointId, String)>,
     /// `control.json` shows the ledger's order.
     control_written: bool,
     /// What `assignment.json` says, once it is there.
     assignment: Option<Vec<Vec<BlockPart>>>,
+    seen: sockets::Seen,
 }
 
 /// How far the folder of the present checkpoint has come.
@@ -246,6 +255,7 @@ impl Agent {
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
+            Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::Gpus(reading) => self.gpus.take(reading, now),
             Event::Rotated => self.rotating = false,
         }
@@ -264,6 +274,13 @@ impl Agent {
 
     fn on_desired(&mut self, desired: Desired, now: Millis) {
         self.in_contact(now);
+        // A generation of an earlier life of the agent does not know it yet.
+        for wanted in &desired.generations {
+            let key = Key { job: wanted.job, generation: wanted.generation };
+            if let Some(files) = self.live.get(&key).and_then(|live| live.files.as_ref()) {
+                files.want(|now| now.resume.clone_from(&wanted.launch.resume));
+            }
+        }
         let before = self.desired.replace(desired);
         if !self.obey(now) {
             self.desired = before;
@@ -337,12 +354,20 @@ impl Agent {
             NEVER
         };
         let save = self.unsaved_since.map_or(NEVER, |_| self.save_again_at);
-        [beat, save, self.due.look, self.watch_at(), self.silence_ends_at(), self.systemd.due()]
-            .into_iter()
-            .min()
-            .unwrap_or(NEVER)
-            // A day: the timer's own arithmetic must not overflow.
-            .min(clock::now().plus(86_400_000))
+        [
+            beat,
+            save,
+            self.due.look,
+            self.watch_at(),
+            self.silence_ends_at(),
+            self.sockets_due(),
+            self.systemd.due(),
+        ]
+        .into_iter()
+        .min()
+        .unwrap_or(NEVER)
+        // A day: the timer's own arithmetic must not overflow.
+        .min(clock::now().plus(86_400_000))
     }
 
     fn watch_at(&self) -> Millis {
@@ -361,6 +386,9 @@ impl Agent {
             self.due.watch = now.plus(WATCH_MS);
             self.watch_adopted(now);
             self.watch_logs();
+        }
+        if self.sockets_due() <= now {
+            self.look_at_sockets(now);
         }
         if self.save_again_at <= now {
             self.save(now);

@@ -18,11 +18,14 @@ pub struct MasterConfig {
     pub listen: String,
     /// Folder of the store; the default depends on the user.
     pub state_dir: Option<String>,
+    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
+    pub hadoop_conf_dir: Option<String>,
     pub tls: TlsConfig,
     pub rounds: RoundConfig,
     pub nodes: NodeTimesConfig,
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
+    pub stragglers: StragglerConfig,
 }
 
 /// `agent.toml`.
@@ -47,6 +50,10 @@ pub struct AgentConfig {
     pub disconnect_stop: DurationMs,
     /// Output kept for each task: one file of this size and one older.
     pub log_bytes_max: String,
+    /// Parts of checkpoints that this node keeps to store and to read again, all jobs together.
+    pub spool_bytes_max: String,
+    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
+    pub hadoop_conf_dir: Option<String>,
     pub tls: TlsConfig,
     pub capacity: CapacityConfig,
 }
@@ -130,17 +137,33 @@ pub struct LimitsConfig {
     pub root_ports: (u16, u16),
 }
 
+/// When a worker counts as slow (section 5.2), and what follows for its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StragglerConfig {
+    /// Workers of a job are compared over this time.
+    pub window: DurationMs,
+    /// Slow in so many windows in a row: named, and put on another node. 0: nobody is watched.
+    pub windows: u32,
+    /// Below this share of the other workers' median speed a worker is slow.
+    pub ratio: f64,
+    /// A node that slowness follows is avoided for this long after the last sign of it.
+    pub node_flag: DurationMs,
+}
+
 impl Default for MasterConfig {
     fn default() -> Self {
         Self {
             cluster: "optimus".to_owned(),
             listen: "127.0.0.1:7600".to_owned(),
             state_dir: None,
+            hadoop_conf_dir: None,
             tls: TlsConfig::default(),
             rounds: RoundConfig::default(),
             nodes: NodeTimesConfig::default(),
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
+            stragglers: StragglerConfig::default(),
         }
     }
 }
@@ -158,6 +181,8 @@ impl Default for AgentConfig {
             stop_grace: DurationMs::seconds(10),
             disconnect_stop: DurationMs::seconds(45),
             log_bytes_max: "8MiB".to_owned(),
+            spool_bytes_max: "32GiB".to_owned(),
+            hadoop_conf_dir: None,
             tls: TlsConfig::default(),
             capacity: CapacityConfig::default(),
         }
@@ -211,6 +236,17 @@ impl Default for LimitsConfig {
             events_kept: 20_000,
             rounds_kept: 1_000,
             root_ports: (21_000, 29_999),
+        }
+    }
+}
+
+impl Default for StragglerConfig {
+    fn default() -> Self {
+        Self {
+            window: DurationMs::seconds(5),
+            windows: 3,
+            ratio: 0.5,
+            node_flag: DurationMs::seconds(1800),
         }
     }
 }
@@ -270,6 +306,7 @@ impl MasterConfig {
             ("jobs.checkpoint_timeout", jobs.checkpoint_timeout),
             ("jobs.stall_timeout", jobs.stall_timeout),
             ("jobs.backoff", jobs.backoff),
+            ("stragglers.window", self.stragglers.window),
         ] {
             check_positive(field, duration, &mut faults);
         }
@@ -307,6 +344,13 @@ impl MasterConfig {
                 "jobs.checkpoints_kept",
                 format!("{} is out of range", jobs.checkpoints_kept),
                 "give 1 to 100",
+            ));
+        }
+        if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
+            faults.push(Fault::new(
+                "stragglers.ratio",
+                format!("{} is out of range", self.stragglers.ratio),
+                "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
         let (first, last) = self.limits.root_ports;
@@ -358,6 +402,9 @@ impl AgentConfig {
         if let Err(error) = parse_bytes(&self.log_bytes_max) {
             faults.push(Fault::new("log_bytes_max", error.to_string(), "give such as 8MiB"));
         }
+        if let Err(error) = parse_bytes(&self.spool_bytes_max) {
+            faults.push(Fault::new("spool_bytes_max", error.to_string(), "give such as 32GiB"));
+        }
         if let Some(Err(error)) = self.capacity.cpus.map(cpus_milli) {
             faults.push(Fault::new("capacity.cpus", error.to_string(), "give such as 16"));
         }
@@ -384,7 +431,8 @@ mod tests {
         master.nodes.down = DurationMs::seconds(5);
         master.rounds.hysteresis_factor = f64::NAN;
         master.limits.root_ports = (80, 90);
-        assert_eq!(master.faults().len(), 4);
+        master.stragglers.ratio = f64::NAN;
+        assert_eq!(master.faults().len(), 5);
         let agent = AgentConfig {
             task_user: "root".to_owned(),
             task_address: "host".to_owned(),

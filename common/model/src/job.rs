@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::location::Location;
 use crate::resources::{NAMED_MAX, Resources};
 use crate::shape::Shape;
 
@@ -130,7 +131,7 @@ pub struct JobSpec {
     pub finish: Finish,
     /// No job is without an end.
     pub epochs_max: u32,
-    /// Base URL of its checkpoints: `file:///absolute/folder`.
+    /// Base URL of its checkpoints: a [`Location`].
     pub checkpoint: String,
     /// Seconds of training between checkpoints; bounds what a fault can cost.
     pub checkpoint_interval_s: u32,
@@ -257,13 +258,11 @@ impl JobSpec {
                 "give the folder from the root, such as /srv/train",
             ));
         }
-        let path = self.checkpoint.strip_prefix("file://").unwrap_or_default();
-        let escapes = path.split('/').any(|part| part == "..");
-        if !path.starts_with('/') || path.contains('\0') || escapes {
+        if let Err(remedy) = Location::parse(&self.checkpoint) {
             faults.push(Fault::new(
                 "checkpoint",
                 format!("{:?} is not a checkpoint location", self.checkpoint),
-                "write file:// and an absolute folder without '..', such as file:///srv/ckpt",
+                remedy,
             ));
         }
         if let Some(key) = &self.model_key

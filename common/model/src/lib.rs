@@ -9,6 +9,7 @@ pub mod client;
 pub mod config;
 pub mod ids;
 pub mod job;
+pub mod location;
 pub mod notes;
 pub mod options;
 pub mod reason;
@@ -22,6 +23,7 @@ pub use ids::{
     BootId, CheckpointId, Generation, Incarnation, InvalidName, JobId, NodeId, Revision, RoundId,
 };
 pub use job::{Batch, Bounds, Fault, Finish, Framework, JobSpec, Mode, OnDisconnect};
+pub use location::Location;
 pub use options::JobOptions;
 pub use resources::Resources;
 pub use shape::{NodeShare, Placement, Role, Shape, Task};

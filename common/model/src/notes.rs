@@ -3,9 +3,11 @@
 //! Both are whole and idempotent: the newest one replaces all before it, and one that is lost
 //! costs nothing that the next one does not bring.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, JobId};
+use crate::ids::{CheckpointId, Generation, JobId};
 use crate::options::DataSpec;
 
 /// The first protocol with these messages.
@@ -16,6 +18,46 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    /// How gradients arrive at each local server of a synchronous job.
+    pub arrivals: Vec<ArrivalReport>,
+    /// Where the local workers' connections come from, so that their gradients can be told apart
+    /// at the servers.
+    pub links: Vec<LinkReport>,
+    pub troubles: Vec<TroubleReport>,
+}
+
+/// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters
+/// of its connections (section 5.2). Counts grow over the generation, and begin anew with each
+/// life of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub server: u32,
+    /// Looks at the server's connections in which all workers' could be told.
+    pub looks: u64,
+    /// The far end of each connection that was behind, and in how many of the looks.
+    pub behind: Vec<(SocketAddr, u64)>,
+}
+
+/// The near ends of the connections that a worker made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub from: Vec<SocketAddr>,
+}
+
+/// Why a checkpoint cannot be completed on a node: also on one that has servers only, whose
+/// trouble no worker could tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TroubleReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub checkpoint: CheckpointId,
+    /// At most 500 bytes.
+    pub words: String,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of

@@ -13,7 +13,7 @@ use model::{CheckpointId, Generation, JobId};
 use serde::{Deserialize, Serialize};
 
 use crate::file::TEMPORARY;
-use crate::{Entry, EntryKind, Error, Storage};
+use crate::{Entry, EntryKind, Error, HdfsSettings, Storage};
 
 /// The schema that this module writes and the only one it reads.
 pub const SCHEMA: &str = "optimus.manifest/1";
@@ -307,7 +307,8 @@ pub struct Skipped {
 /// the way to it, newest first. What is not a checkpoint at all is listed first.
 ///
 /// # Errors
-/// Where the job's folder cannot be listed; a job without a folder has no checkpoint.
+/// Where the job's folder cannot be listed, or the storage cannot serve for now; a job without a
+/// folder has no checkpoint.
 pub fn newest_valid(
     storage: &dyn Storage,
     job: JobId,
@@ -332,6 +333,10 @@ pub fn newest_valid(
             .and_then(|manifest| verify(storage, &manifest).map(|()| manifest));
         match valid {
             Ok(manifest) => return Ok((Some(manifest), skipped)),
+            // It may be whole: to go back to an older one would lose steps for a NameNode's nap.
+            Err(CheckpointError::Storage(error)) if error.is_temporary() => {
+                return Err(error.into());
+            }
             Err(error) => skipped.push(Skipped {
                 name: path.rsplit('/').next().unwrap_or_default().to_owned(),
                 reason: crate::chain(&error),
@@ -358,13 +363,26 @@ fn sort_entry(entry: &Entry, all: &[Entry]) -> Result<Option<(Generation, Checkp
     }
 }
 
+/// [`remove_with`] the default settings.
+///
+/// # Errors
+/// See [`remove_with`].
+pub fn remove(
+    job: JobId,
+    manifest_url: Option<&str>,
+    directory_url: &str,
+) -> Result<(), CheckpointError> {
+    remove_with(&HdfsSettings::default(), job, manifest_url, directory_url)
+}
+
 /// Removes a checkpoint: first the manifest, so that nothing ever finds one without its parts,
 /// then the folder. Both may be gone already. `directory_url` must end in `<job>/<checkpoint>`:
 /// nothing else is ever removed.
 ///
 /// # Errors
 /// Where the folder is not a checkpoint's, or the disk refuses.
-pub fn remove(
+pub fn remove_with(
+    settings: &HdfsSettings,
     job: JobId,
     manifest_url: Option<&str>,
     directory_url: &str,
@@ -382,7 +400,7 @@ pub fn remove(
     let Some((base, (generation, checkpoint))) = checkpoint else {
         return Err(refuse(directory_url));
     };
-    let storage = crate::open(&base)?;
+    let storage = crate::open_with(&base, settings)?;
     let gone = |outcome: crate::Result<()>| match outcome {
         Err(Error::NotFound { .. }) => Ok(()),
         other => other,

@@ -21,11 +21,37 @@ pub enum Error {
     /// No space or no quota is left: retrying is of use only once some is freed.
     #[error("cannot {verb} {url}: no space left")]
     NoSpace { verb: &'static str, url: String, source: io::Error },
+    /// The system cannot serve for now: no NameNode is active or answers, it is in safe mode, or
+    /// no DataNode takes part. The same call may succeed later. Tries with growing pauses were
+    /// made already, so whoever gets this should leave it for a while. Where it comes from a
+    /// write, the file may be there or not.
+    #[error("cannot {verb} {url} for now")]
+    Unavailable { verb: &'static str, url: String, source: io::Error },
+    #[error("cannot read {url} at byte {from}: it has {length}")]
+    PastEnd { url: String, from: u64, length: u64 },
     #[error("cannot {verb} {url}")]
     Io { verb: &'static str, url: String, source: io::Error },
 }
 
 impl Error {
+    /// True where the same call may succeed later without anybody's help.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+
+    /// As an error of a stream; [`Self::from_stream`] gets it back.
+    pub(crate) fn into_io(self) -> io::Error {
+        io::Error::other(self)
+    }
+
+    /// What a reader of [`crate::Storage::reader`] reported: the storage's own error where there
+    /// is one.
+    #[must_use]
+    pub fn from_stream(verb: &'static str, url: String, error: io::Error) -> Self {
+        error.downcast::<Self>().unwrap_or_else(|source| Self::from_io(verb, url, source))
+    }
+
     /// Sorts a system error by what a caller can do about it.
     pub(crate) fn from_io(verb: &'static str, url: String, source: io::Error) -> Self {
         let kind = source.kind();

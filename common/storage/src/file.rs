@@ -1,7 +1,7 @@
 //! `file://`: a folder of this machine or a shared mount.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 
-use crate::{Entry, EntryKind, Error, READ_BYTES_MAX, Result, Storage, Sum};
+use crate::path as paths;
+use crate::{Entry, EntryKind, Error, READ_BYTES_MAX, Result, Storage, Sum, UploadOptions};
 
 /// Piece in which files are summed: large enough for the disk, small beside a daemon.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -35,32 +36,22 @@ impl FileStorage {
 
     /// The place of a checked path. Refuses what leads out of the root, by `..` or by a link.
     fn place(&self, path: &str) -> Result<PathBuf> {
-        let refuse = |problem| Err(Error::Path { path: path.chars().take(200).collect(), problem });
+        paths::check(path)?;
         let mut place = self.root.clone();
-        if path.is_empty() {
-            return Ok(place);
-        }
-        let mut parts = path.split('/').peekable();
+        let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
         while let Some(part) = parts.next() {
-            match part {
-                "" => return refuse("a part of it is empty; use plain names with '/' between"),
-                "." | ".." => return refuse("'.' and '..' are not followed"),
-                name if name.contains('\0') => return refuse("it contains a NUL byte"),
-                name => place.push(name),
-            }
+            place.push(part);
             // The last part is checked by whoever opens it, without following it.
             let link = fs::symlink_metadata(&place).is_ok_and(|found| found.is_symlink());
             if link && parts.peek().is_some() {
-                return refuse("it leads through a symbolic link");
+                return Err(paths::refuse(path, "it leads through a symbolic link"));
             }
         }
         Ok(place)
     }
 
     fn file_place(&self, path: &str) -> Result<PathBuf> {
-        if path.is_empty() {
-            return Err(Error::Path { path: String::new(), problem: "it is the root itself" });
-        }
+        paths::check_file(path)?;
         self.place(path)
     }
 
@@ -68,8 +59,7 @@ impl FileStorage {
     fn folder_place(&self, path: &str) -> Result<PathBuf> {
         let place = self.place(path)?;
         if !path.is_empty() && fs::symlink_metadata(&place).is_ok_and(|found| found.is_symlink()) {
-            let problem = "it is a symbolic link";
-            return Err(Error::Path { path: path.chars().take(200).collect(), problem });
+            return Err(paths::refuse(path, "it is a symbolic link"));
         }
         Ok(place)
     }
@@ -98,18 +88,52 @@ impl FileStorage {
         Ok((file, metadata.len()))
     }
 
+    /// Opens a regular file at a byte that must not lie behind its end.
+    fn open_at(&self, path: &str, from: u64) -> Result<(File, u64)> {
+        let (mut file, length) = self.open_file(path)?;
+        if length < from {
+            return Err(Error::PastEnd { url: self.url(path), from, length });
+        }
+        file.seek(SeekFrom::Start(from)).map_err(self.fail("read", path))?;
+        Ok((file, length))
+    }
+
     /// Writes and syncs a file that must not exist; removes it again where that fails.
-    fn write_synced(&self, place: &Path, path: &str, bytes: &[u8]) -> Result<()> {
+    fn write_synced(&self, place: &Path, path: &str, source: &mut dyn Read) -> Result<Sum> {
         let open = || OpenOptions::new().write(true).create_new(true).mode(0o644).open(place);
         let mut file = open().map_err(self.fail("create", path))?;
-        let written = file.write_all(bytes).and_then(|()| file.sync_all());
-        if let Err(error) = written {
+        let written = self.copy(source, &mut file, path).and_then(|sum| {
+            file.sync_all().map_err(self.fail("write", path))?;
+            Ok(sum)
+        });
+        if written.is_err() {
             // A half file under a name would be found by the next reader. Where even the removal
             // fails, the first error is the one to report.
             let _ = fs::remove_file(place);
-            return Err(self.fail("write", path)(error));
         }
-        Ok(())
+        written
+    }
+
+    /// Copies all of the source, in pieces.
+    fn copy(&self, source: &mut dyn Read, file: &mut File, path: &str) -> Result<Sum> {
+        let mut hasher = crc32fast::Hasher::new();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut bytes = 0;
+        loop {
+            match source.read(&mut piece) {
+                Ok(0) => return Ok(Sum { bytes, crc32: hasher.finalize() }),
+                Ok(count) => {
+                    hasher.update(&piece[..count]);
+                    file.write_all(&piece[..count]).map_err(self.fail("write", path))?;
+                    bytes += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    let url = self.url(path);
+                    return Err(Error::Io { verb: "read what should become", url, source });
+                }
+            }
+        }
     }
 
     fn sync_parent(&self, place: &Path, path: &str) -> Result<()> {
@@ -155,13 +179,40 @@ impl Storage for FileStorage {
         if READ_BYTES_MAX < read { Err(too_large(read)) } else { Ok(content) }
     }
 
+    fn length(&self, path: &str) -> Result<u64> {
+        Ok(self.open_file(path)?.1)
+    }
+
+    fn read_range(&self, path: &str, from: u64, bytes: u64) -> Result<Vec<u8>> {
+        if READ_BYTES_MAX < bytes {
+            return Err(Error::TooLarge { url: self.url(path), bytes, limit: READ_BYTES_MAX });
+        }
+        let (file, length) = self.open_at(path, from)?;
+        let mut content = Vec::new();
+        file.take(bytes).read_to_end(&mut content).map_err(self.fail("read", path))?;
+        if (content.len() as u64) < bytes {
+            let from = from.saturating_add(bytes);
+            return Err(Error::PastEnd { url: self.url(path), from, length });
+        }
+        Ok(content)
+    }
+
+    fn reader(&self, path: &str, from: u64, bytes: u64) -> Result<Box<dyn Read + Send>> {
+        let (file, _) = self.open_at(path, from)?;
+        Ok(Box::new(io::BufReader::with_capacity(PIECE_BYTES, file.take(bytes))))
+    }
+
     fn write_new(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let place = self.file_place(path)?;
-        self.write_synced(&place, path, bytes)?;
+        self.write_synced(&place, path, &mut &bytes[..])?;
         self.sync_parent(&place, path)
     }
 
     fn publish(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.upload(path, &mut &bytes[..], UploadOptions::default()).map(drop)
+    }
+
+    fn upload(&self, path: &str, source: &mut dyn Read, _: UploadOptions) -> Result<Sum> {
         let place = self.file_place(path)?;
         let name = path.rsplit('/').next().unwrap_or(path);
         let number = TEMPORARIES.fetch_add(1, Ordering::Relaxed);
@@ -170,12 +221,13 @@ impl Storage for FileStorage {
         if fs::symlink_metadata(&place).is_ok() {
             return Err(Error::AlreadyExists { url: self.url(path) });
         }
-        self.write_synced(&temporary, path, bytes)?;
+        let sum = self.write_synced(&temporary, path, source)?;
         if let Err(error) = rename_new(&temporary, &place) {
             let _ = fs::remove_file(&temporary);
             return Err(self.fail("publish", path)(error));
         }
-        self.sync_parent(&place, path)
+        self.sync_parent(&place, path)?;
+        Ok(sum)
     }
 
     fn list(&self, path: &str) -> Result<Vec<Entry>> {

@@ -7,12 +7,19 @@
 pub mod checkpoint;
 mod error;
 mod file;
+mod hdfs;
+mod path;
 pub mod snapshot;
 
+use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use model::Location;
 
 pub use error::{Error, Result, chain};
 pub use file::FileStorage;
+pub use hdfs::HdfsStorage;
 
 /// Longest file that [`Storage::read`] takes into memory, in bytes. Manifests are a few KiB;
 /// checkpoint parts are summed in pieces and never read whole.
@@ -24,6 +31,46 @@ pub struct Sum {
     pub bytes: u64,
     /// CRC-32 (IEEE), as zlib and Python's `zlib.crc32` compute it.
     pub crc32: u32,
+}
+
+/// A block of an HDFS file where nothing else is asked for: the paper's chunk size (section 5.1).
+pub const BLOCK_BYTES: u64 = 128 << 20;
+
+/// HDFS takes no smaller blocks unless it is told to.
+const BLOCK_BYTES_MIN: u64 = 1 << 20;
+
+/// The block size for a file of so many bytes: one block up to [`BLOCK_BYTES`]. HDFS counts a
+/// whole block, times the replication, against a quota before the first byte is written.
+#[must_use]
+pub fn block_bytes_for(bytes: u64) -> u64 {
+    let whole = bytes.div_ceil(BLOCK_BYTES_MIN).saturating_mul(BLOCK_BYTES_MIN);
+    whole.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES)
+}
+
+/// How an upload is kept; of no effect on `file://`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UploadOptions {
+    /// Copies of each block; the file system's own default where none.
+    pub replication: Option<u32>,
+    /// Bytes of a block; [`BLOCK_BYTES`] where none.
+    pub block_bytes: Option<u64>,
+}
+
+/// How an HDFS is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HdfsSettings {
+    /// The folder with `core-site.xml` and `hdfs-site.xml`; where none, `HADOOP_CONF_DIR` and
+    /// `HADOOP_HOME` are followed.
+    pub conf_dir: Option<PathBuf>,
+    /// How long a call goes on trying while nobody can serve it.
+    pub patience: Duration,
+}
+
+impl Default for HdfsSettings {
+    /// Long enough for a failover by hand or by ZooKeeper.
+    fn default() -> Self {
+        Self { conf_dir: None, patience: Duration::from_secs(12) }
+    }
 }
 
 /// What a path is.
@@ -54,8 +101,28 @@ pub trait Storage: Send + Sync + std::fmt::Debug {
     /// [`Error::NotFound`], [`Error::TooLarge`], or the system's own.
     fn read(&self, path: &str) -> Result<Vec<u8>>;
 
-    /// Writes a fresh file, visible while it grows, and syncs it with its folder. The folder
-    /// must exist.
+    /// Bytes of a regular file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotAFile`], or the system's own.
+    fn length(&self, path: &str) -> Result<u64>;
+
+    /// Exactly `bytes` bytes of a file, at most [`READ_BYTES_MAX`], from byte `from` on.
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`] where the file has fewer, else as [`Storage::read`].
+    fn read_range(&self, path: &str, from: u64, bytes: u64) -> Result<Vec<u8>>;
+
+    /// A stream of a file from byte `from` on, of at most `bytes` bytes or up to its end. Its
+    /// errors are this crate's: see [`Error::from_stream`].
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`] where `from` lies behind the end (at the end the stream is empty), else
+    /// as [`Storage::read`].
+    fn reader(&self, path: &str, from: u64, bytes: u64) -> Result<Box<dyn Read + Send>>;
+
+    /// Writes a fresh file, which may be visible while it grows, and syncs it with its folder. The
+    /// folder must exist.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`] where anything is at the path, which is then untouched. After
@@ -69,6 +136,17 @@ pub trait Storage: Send + Sync + std::fmt::Debug {
     /// [`Error::AlreadyExists`] where anything is at the path, which is then untouched. After
     /// any other error nothing new is at the path.
     fn publish(&self, path: &str, bytes: &[u8]) -> Result<()>;
+
+    /// Makes a file of all that `source` gives appear whole or not at all, as [`Storage::publish`]
+    /// does, in pieces and within bounded memory. The source is read once: it must start anew for
+    /// another try.
+    ///
+    /// # Returns
+    /// What was read of the source and written.
+    ///
+    /// # Errors
+    /// As [`Storage::publish`]; [`Error::Io`] where the source fails.
+    fn upload(&self, path: &str, source: &mut dyn Read, options: UploadOptions) -> Result<Sum>;
 
     /// What lies directly in a folder, sorted by name.
     ///
@@ -107,33 +185,29 @@ pub trait Storage: Send + Sync + std::fmt::Debug {
     fn free_bytes(&self) -> Result<u64>;
 }
 
-/// Opens the tree at a URL: `file:///absolute/folder`. The folder need not exist yet.
+/// Opens the tree at a URL with the default settings: see [`open_with`].
 ///
 /// # Errors
-/// [`Error::Unsupported`] for any other scheme, `hdfs://` included, and for a `file` URL that
-/// names a host, a relative folder or one with `..`.
+/// See [`open_with`].
 pub fn open(url: &str) -> Result<Box<dyn Storage>> {
-    Ok(Box::new(FileStorage::new(file_url(url)?)))
+    open_with(url, &HdfsSettings::default())
 }
 
-fn file_url(url: &str) -> Result<PathBuf> {
-    let refuse = |remedy| {
-        let url = url.chars().take(200).collect();
-        Err(Error::Unsupported { url, remedy })
-    };
-    if url.starts_with("hdfs://") {
-        return refuse("hdfs:// is not supported by this build yet; use a shared file:// folder");
+/// Opens the tree at a URL: `file:///absolute/folder`, or `hdfs://nameservice/absolute/folder`
+/// with a nameservice, a host, or a host and a port. The folder need not exist yet, and no
+/// NameNode is asked yet.
+///
+/// # Errors
+/// [`Error::Unsupported`] for any other scheme, for a `file` URL that names a host, for an `hdfs`
+/// URL that names none, and for a folder that is relative or has `..` in it.
+pub fn open_with(url: &str, settings: &HdfsSettings) -> Result<Box<dyn Storage>> {
+    match Location::parse(url) {
+        Ok(Location::File { path }) => Ok(Box::new(FileStorage::new(path))),
+        Ok(Location::Hdfs { authority, path }) => {
+            Ok(Box::new(HdfsStorage::new(authority, path, settings.clone())))
+        }
+        Err(remedy) => Err(Error::Unsupported { url: url.chars().take(200).collect(), remedy }),
     }
-    let Some(path) = url.strip_prefix("file://") else {
-        return refuse("write file:// and an absolute folder, such as file:///srv/ckpt");
-    };
-    if !path.starts_with('/') {
-        return refuse("a file URL names no host: write three slashes, as in file:///srv/ckpt");
-    }
-    if path.contains('\0') || path.split('/').any(|part| part == "..") {
-        return refuse("the folder must not contain '..' or a NUL byte");
-    }
-    Ok(PathBuf::from(path))
 }
 
 #[cfg(test)]
@@ -141,10 +215,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_absolute_file_urls_are_opened() {
-        assert_eq!(open("file:///srv/ckpt").unwrap().url("j1"), "file:///srv/ckpt/j1");
+    fn only_absolute_urls_are_opened() {
+        for good in ["file:///srv/ckpt", "hdfs://nn/ckpt", "hdfs://10.0.0.1:8020/a/b", "hdfs://ns/"]
+        {
+            let wanted = format!("{}/j1", good.trim_end_matches('/'));
+            assert_eq!(open(good).unwrap().url("j1"), wanted);
+        }
         for (wrong, word) in [
-            ("hdfs://nn/ckpt", "not supported by this build yet"),
+            ("hdfs://nn", "absolute folder"),
+            ("hdfs:///ckpt", "nameservice"),
+            ("hdfs://nn/a/../b", "'..'"),
             ("s3://bucket", "file://"),
             ("/srv/ckpt", "file://"),
             ("file://host/x", "three slashes"),

@@ -23,6 +23,8 @@ mod room;
 mod round;
 mod session;
 mod settings;
+mod slow;
+mod slow_nodes;
 mod step;
 #[cfg(test)]
 mod testing;

@@ -43,6 +43,18 @@ pub(crate) struct Node {
     pub(crate) refusal_told: Option<Millis>,
     /// First revision that told the agent to stop a job's present generation.
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
+    /// Slowness that follows the node, and until when it is held against it.
+    pub(crate) slow: Option<Slow>,
+    /// Jobs with a slow worker here, and until when that counts.
+    pub(crate) slow_for: BTreeMap<JobId, Millis>,
+}
+
+/// Why a node counts as slow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Slow {
+    pub(crate) since: UnixMs,
+    pub(crate) until: Millis,
+    pub(crate) words: String,
 }
 
 impl Node {
@@ -70,6 +82,8 @@ impl Node {
             sent_extras: Extras::default(),
             refusal_told: None,
             stop_told: BTreeMap::new(),
+            slow: None,
+            slow_for: BTreeMap::new(),
         }
     }
 

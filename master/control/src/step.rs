@@ -13,8 +13,8 @@ use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey,
-    Write,
+    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob,
+    SlowJobRecord, SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -63,6 +63,8 @@ pub(crate) struct Out {
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
     pub(crate) blocks: BTreeSet<JobId>,
+    pub(crate) slow_jobs: BTreeSet<JobId>,
+    pub(crate) slow_nodes: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -293,6 +295,28 @@ impl Control {
                 put(Record::JobV1(Box::new(job.record.clone())));
             }
         }
+        self.put_beside_jobs(&out, &mut put);
+        for id in &out.rounds {
+            if let Some(round) = self.rounds.get(id) {
+                put(Record::RoundV1(Box::new(round.clone())));
+            }
+        }
+        for number in &out.events {
+            if let Some(event) = self.events.get(number) {
+                put(Record::EventV1(event.clone()));
+            }
+        }
+        writes.extend(out.deleted.into_iter().map(Write::Delete));
+        let mut commands = Vec::with_capacity(out.commands.len() + 1);
+        if !writes.is_empty() {
+            commands.push(Command::Persist(writes));
+        }
+        commands.extend(out.commands);
+        commands
+    }
+
+    /// What has a record of its own beside the job's or the node's.
+    fn put_beside_jobs(&self, out: &Out, put: &mut impl FnMut(Record)) {
         for id in &out.rates {
             if let Some(job) = self.jobs.get(id) {
                 let marks = job.rates.marks().to_vec();
@@ -311,23 +335,17 @@ impl Control {
                 put(Record::BlocksV1(BlocksRecord { job: *id, sizes, assigned }));
             }
         }
-        for id in &out.rounds {
-            if let Some(round) = self.rounds.get(id) {
-                put(Record::RoundV1(Box::new(round.clone())));
+        for id in &out.slow_jobs {
+            if let Some(job) = self.jobs.get(id) {
+                let slow = job.slow.clone();
+                put(Record::SlowJobV1(Box::new(SlowJobRecord { job: *id, slow })));
             }
         }
-        for number in &out.events {
-            if let Some(event) = self.events.get(number) {
-                put(Record::EventV1(event.clone()));
+        for id in &out.slow_nodes {
+            if let Some(record) = self.slow_node_record(id) {
+                put(Record::SlowNodeV1(record));
             }
         }
-        writes.extend(out.deleted.into_iter().map(Write::Delete));
-        let mut commands = Vec::with_capacity(out.commands.len() + 1);
-        if !writes.is_empty() {
-            commands.push(Command::Persist(writes));
-        }
-        commands.extend(out.commands);
-        commands
     }
 
     /// A job is over: its time is kept, and the oldest ones make room.
@@ -382,6 +400,10 @@ impl Control {
         self.out.blocks.remove(&id);
         if job.blocks.is_known() {
             self.out.deleted.push(Key::Blocks(id));
+        }
+        self.out.slow_jobs.remove(&id);
+        if job.slow != SlowJob::default() {
+            self.out.deleted.push(Key::SlowJob(id));
         }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {

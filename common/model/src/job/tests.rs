@@ -59,6 +59,18 @@ fn all_faults_come_at_once() {
 }
 
 #[test]
+fn checkpoints_may_lie_on_hdfs() {
+    let with = |checkpoint: &str| JobSpec { checkpoint: checkpoint.to_owned(), ..good() };
+    for fine in ["hdfs://prod/user/ml/ckpt", "hdfs://nn1.lan:8020/ckpt", "file:///srv/ckpt"] {
+        assert_eq!(with(fine).faults(), [], "{fine}");
+    }
+    for wrong in ["hdfs://prod", "hdfs:///ckpt", "hdfs://prod/../etc", "webhdfs://prod/ckpt"] {
+        let fields: Vec<_> = with(wrong).faults().into_iter().map(|f| f.field).collect();
+        assert_eq!(fields, ["checkpoint"], "{wrong}");
+    }
+}
+
+#[test]
 fn a_curve_of_the_users_own_is_bounded_and_converges_alike() {
     let by = |threshold: f64, curve: &str| {
         let mut job = good();

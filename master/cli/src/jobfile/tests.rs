@@ -171,7 +171,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "file:///srv/ckpt",
         "/srv/ckpt",
-        "7 checkpoint: \"/srv/ckpt\" is not a checkpoint location; write file:// and an absolute folder without '..', such as file:///srv/ckpt",
+        "7 checkpoint: \"/srv/ckpt\" is not a checkpoint location; write file:// or hdfs:// and an absolute folder without '..', such as file:///srv/ckpt or hdfs://nameservice/ckpt",
     ),
     (
         "epochs_max = 60",

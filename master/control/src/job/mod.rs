@@ -12,8 +12,10 @@ pub(crate) mod progress;
 pub(crate) mod rates;
 pub(crate) mod rescale;
 pub(crate) mod restart;
+pub(crate) mod save_failed;
 pub(crate) mod speed;
 pub(crate) mod start;
+pub(crate) mod straggler;
 
 use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
@@ -23,7 +25,7 @@ use crate::job::blocks::Blocks;
 use crate::job::live::Live;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
-use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SpeedKey, Wish};
+use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SlowJob, SpeedKey, Wish};
 
 /// Decisions, faults and old placements kept of a job.
 pub(crate) const HISTORY_MAX: usize = 100;
@@ -51,6 +53,10 @@ pub(crate) struct Job {
     pub(crate) options: JobOptions,
     /// The same holds for these.
     pub(crate) blocks: Blocks,
+    /// Slow workers; kept in a record of their own.
+    pub(crate) slow: SlowJob,
+    /// When a slow worker was last put elsewhere, by this master.
+    pub(crate) slow_moved: Option<Millis>,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -75,6 +81,8 @@ impl Job {
             rates: Rates::default(),
             options: JobOptions::default(),
             blocks: Blocks::default(),
+            slow: SlowJob::default(),
+            slow_moved: None,
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -35,7 +35,7 @@ impl World {
         let node = self.worker(job);
         let session = self.agents[&node].session.expect("it is connected");
         let report = BlocksReport { job, generation, blocks: blocks.to_vec() };
-        let notes = Box::new(Notes { blocks: vec![report] });
+        let notes = Box::new(Notes { blocks: vec![report], ..Notes::default() });
         self.event(Event::Notes { node, session, notes });
     }
 

@@ -10,6 +10,7 @@ mod fuzz;
 mod leftovers;
 mod restarts;
 mod stories;
+mod stragglers;
 mod table;
 mod training;
 mod trouble;
@@ -50,6 +51,8 @@ pub(crate) struct World {
     pub(crate) damaged: BTreeSet<String>,
     pub(crate) store_fails: bool,
     pub(crate) saves_fail: bool,
+    /// Speeds of nodes as shares of the usual one.
+    pub(crate) speeds: BTreeMap<NodeId, f64>,
     /// Trainings that start now never make a step.
     pub(crate) hang_at_start: bool,
     requests: u64,
@@ -132,6 +135,7 @@ impl World {
             damaged: BTreeSet::new(),
             store_fails: false,
             saves_fail: false,
+            speeds: BTreeMap::new(),
             hang_at_start: false,
             requests: 0,
             sessions: 0,

@@ -1,0 +1,241 @@
+//! Writing: every byte goes to a name that nobody else ever used, and gets its real name by a
+//! rename that replaces nothing. What a killed writer leaves is such a name, never one that
+//! others trust; and no try writes where an earlier one was.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hdfs_native::file::FileWriter;
+use hdfs_native::{HdfsError, WriteOptions};
+
+use super::HdfsStorage;
+use super::errors::{Kind, kind};
+use super::link::{Link, Patience};
+use crate::file::TEMPORARY;
+use crate::{BLOCK_BYTES, Error, Result, Storage as _, Sum, UploadOptions};
+
+/// What is read of the source at a time. The client keeps up to 200 packets of 64 KiB beside it.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// For one piece, and for the end of a file. The client waits 60 s for a DataNode that answers
+/// nothing before it goes on without it, and up to 16 s for the last block's replicas.
+const WRITE_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long a failed write tries to remove what it left.
+const CLEAN_PATIENCE: Duration = Duration::from_secs(2);
+
+static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
+
+/// Why a write ended: the caller's own source, or HDFS.
+enum Broken {
+    Source(io::Error),
+    Hdfs(HdfsError),
+}
+
+impl From<HdfsError> for Broken {
+    fn from(error: HdfsError) -> Self {
+        Self::Hdfs(error)
+    }
+}
+
+/// A file that is being written under its first name.
+struct Draft {
+    link: Arc<Link>,
+    writer: FileWriter,
+    place: String,
+}
+
+impl HdfsStorage {
+    /// Writes once, from a source that cannot be read twice.
+    pub(super) fn write_once(
+        &self,
+        path: &str,
+        source: &mut dyn Read,
+        options: UploadOptions,
+    ) -> Result<Sum> {
+        let place = self.place(path)?;
+        self.refuse_existing(path, &place)?;
+        let block_bytes = options.block_bytes.unwrap_or(BLOCK_BYTES);
+        let mut draft = self.create(path, &place, options.replication, block_bytes)?;
+        let written = pump(&mut draft, source, block_bytes);
+        let Draft { link, writer, place: temporary } = draft;
+        drop(writer);
+        let sum = match written {
+            Ok(sum) => sum,
+            Err(broken) => {
+                // Its heartbeats would keep the DataNodes waiting for the rest.
+                self.links.set_aside(&link);
+                drop(link);
+                let left = self.clean(&temporary);
+                return Err(match broken {
+                    Broken::Hdfs(error) => self.told_more("write", path, &error, &left),
+                    Broken::Source(source) => {
+                        let source = io::Error::new(source.kind(), format!("{source}{left}"));
+                        Error::Io { verb: "read what should become", url: self.url(path), source }
+                    }
+                });
+            }
+        };
+        drop(link);
+        self.name(&temporary, path, &place)?;
+        Ok(sum)
+    }
+
+    /// Writes bytes that can be written again, until patience ends.
+    pub(super) fn write_bytes(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let options = UploadOptions {
+            block_bytes: Some(crate::block_bytes_for(bytes.len() as u64)),
+            ..UploadOptions::default()
+        };
+        let patience = Patience::new(self.links.settings.patience);
+        loop {
+            match self.write_once(path, &mut &bytes[..], options) {
+                Err(Error::Unavailable { .. }) if !patience.is_over() => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    fn refuse_existing(&self, path: &str, place: &str) -> Result<()> {
+        let (found, _) = self
+            .links
+            .call(self.patience(), |link| async move { link.client.get_file_info(place).await });
+        match found {
+            Ok(_) => Err(Error::AlreadyExists { url: self.url(path) }),
+            Err(error) if kind(&error) == Kind::NotFound => Ok(()),
+            Err(error) => Err(self.told("look at", path, &error)),
+        }
+    }
+
+    /// Creates the file under a name of its own.
+    fn create(
+        &self,
+        path: &str,
+        place: &str,
+        replication: Option<u32>,
+        block_bytes: u64,
+    ) -> Result<Draft> {
+        let mut options = WriteOptions::default().create_parent(false).block_size(block_bytes);
+        options.replication = replication;
+        // Each try has another name: one without an answer may have made its own.
+        let tried = RefCell::new(Vec::new());
+        let (created, _) = self.links.call(self.patience(), |link| {
+            let temporary = temporary(place);
+            tried.borrow_mut().push(temporary.clone());
+            let options = options.clone();
+            async move {
+                let writer = link.client.create(&temporary, options).await?;
+                Ok(Draft { link, writer, place: temporary })
+            }
+        });
+        let mut left = String::new();
+        let made = created.as_ref().map(|draft| draft.place.clone()).unwrap_or_default();
+        let tried = tried.into_inner();
+        if tried.len() > 1 || created.as_ref().is_err_and(|error| kind(error) == Kind::Unavailable)
+        {
+            tried.iter().filter(|name| **name != made).for_each(|name| left = self.clean(name));
+        }
+        created.map_err(|error| self.told_more("create", path, &error, &left))
+    }
+
+    /// Gives a finished file its real name.
+    fn name(&self, temporary: &str, path: &str, place: &str) -> Result<()> {
+        let (renamed, tries) = self.links.call(self.patience(), |link| async move {
+            link.client.rename(temporary, place, false).await
+        });
+        let Err(error) = renamed else { return Ok(()) };
+        let answered = matches!(kind(&error), Kind::AlreadyExists | Kind::NotFound);
+        // An earlier try without an answer may have been carried out: only that takes a file of
+        // this name away.
+        let moved = || self.exists(temporary) == Some(false) && self.exists(place) == Some(true);
+        if tries > 1 && answered && moved() {
+            return Ok(());
+        }
+        let left = self.clean(temporary);
+        Err(self.told_more("publish", path, &error, &left))
+    }
+
+    /// Nothing where there is no answer.
+    fn exists(&self, place: &str) -> Option<bool> {
+        let (found, _) = self
+            .links
+            .call(self.patience(), |link| async move { link.client.get_file_info(place).await });
+        match found {
+            Ok(_) => Some(true),
+            Err(error) => (kind(&error) == Kind::NotFound).then_some(false),
+        }
+    }
+
+    /// Removes a file of this process; where that fails, says what is left.
+    fn clean(&self, temporary: &str) -> String {
+        let patience = Patience::new(CLEAN_PATIENCE.min(self.links.settings.patience));
+        let (removed, _) = self
+            .links
+            .call(patience, |link| async move { link.client.delete(temporary, false).await });
+        match removed {
+            Ok(_) => String::new(),
+            Err(_) => format!("; its unfinished file {temporary} could not be removed"),
+        }
+    }
+}
+
+/// `.unpublished-NAME.HOST-PROCESS.NUMBER-DRAW` beside the place. The draw makes it a name that
+/// no other process ever used, also one with the same number on a host of the same name.
+fn temporary(place: &str) -> String {
+    let (folder, name) = place.rsplit_once('/').unwrap_or(("", place));
+    let number = TEMPORARIES.fetch_add(1, Ordering::Relaxed);
+    let draw =
+        std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), number);
+    format!("{folder}/{TEMPORARY}{name}.{}.{number}-{draw:016x}", std::process::id())
+}
+
+/// Copies the source into the file and closes it. Each block is put on the DataNodes' disks
+/// before the next one begins: a checkpoint must outlive a power cut of the whole room.
+fn pump(
+    draft: &mut Draft,
+    source: &mut dyn Read,
+    block_bytes: u64,
+) -> std::result::Result<Sum, Broken> {
+    let (link, writer) = (&draft.link, &mut draft.writer);
+    let mut hasher = crc32fast::Hasher::new();
+    let mut bytes = 0;
+    loop {
+        let in_block = block_bytes - bytes % block_bytes;
+        let wanted = usize::try_from(in_block).map_or(PIECE_BYTES, |rest| rest.min(PIECE_BYTES));
+        let piece = fill(source, wanted).map_err(Broken::Source)?;
+        let count = piece.len() as u64;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&piece);
+        link.run(WRITE_LIMIT, writer.write_bytes(Bytes::from(piece)))?;
+        bytes += count;
+        if count == in_block {
+            sync(link, writer)?;
+        }
+    }
+    if bytes % block_bytes != 0 {
+        sync(link, writer)?;
+    }
+    link.run(WRITE_LIMIT, writer.close())?;
+    Ok(Sum { bytes, crc32: hasher.finalize() })
+}
+
+fn sync(link: &Link, writer: &mut FileWriter) -> hdfs_native::Result<()> {
+    match link.run(WRITE_LIMIT, writer.hsync()) {
+        // Such a file has no call for it; its stripes are on more disks than replicas would be.
+        Err(HdfsError::OperationFailed(words)) if words.contains("erasure-coded") => Ok(()),
+        other => other,
+    }
+}
+
+/// As many bytes as wanted, or those up to the end.
+fn fill(source: &mut dyn Read, wanted: usize) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::with_capacity(wanted);
+    source.take(wanted as u64).read_to_end(&mut piece)?;
+    Ok(piece)
+}

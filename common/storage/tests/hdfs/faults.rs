@@ -1,0 +1,1 @@
+//! HDFS when it is ill.

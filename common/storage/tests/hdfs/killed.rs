@@ -1,0 +1,1 @@
+//! Writers that die by SIGKILL, and what they leave.
