@@ -33,7 +33,7 @@ class _Block:
         self.number = number
         self.keys = [key for key, _, _ in parts]
         self.parts = list(parts)
-        self._buffers: Dict[Tuple[str, int], List[Any]] = {}
+        self._buffers: Dict[Tuple[int, Any], List[Any]] = {}
 
     @property
     def cut(self) -> bool:
@@ -46,7 +46,7 @@ class _Block:
     def _slices_of(self, device: int, array: Any) -> List[Any]:
         if array.stype != "default":
             array = array.tostype("default")
-        whole, *parts = self._buffers_for("push", device, array)
+        whole, *parts = self._buffers_for(device, array)
         # The whole first: an array that has been through a convolution may lie in an
         # MKLDNN layout, of which no slice can be taken. Copies, since views of one array
         # wait for each other in MXNet's engine.
@@ -58,25 +58,29 @@ class _Block:
         return parts
 
     def receiving(self, arrays: List[Any]) -> List[List[Any]]:
-        """Buffers to pull each slice into, for each device's array."""
+        """Arrays to pull each slice into, for each device's array.
+
+        They are those that were pushed: the engine keeps the order, and the stock store
+        receives into what was pushed anyway.
+        """
         return _turned([
-            self._buffers_for("pull", number, array)[1:] for number, array in enumerate(arrays)
+            self._buffers_for(number, array)[1:] for number, array in enumerate(arrays)
         ])
 
     def received(self, arrays: List[Any]) -> None:
         """Put what was pulled together into each device's array."""
         for number, array in enumerate(arrays):
-            whole, *parts = self._buffers_for("pull", number, array)
+            whole, *parts = self._buffers_for(number, array)
             mx.nd.concat(*parts, dim=0, out=whole)
             whole.reshape(array.shape).copyto(array)
 
-    def _buffers_for(self, use: str, device: int, array: Any) -> List[Any]:
+    def _buffers_for(self, device: int, array: Any) -> List[Any]:
         """An array for the whole block, flat, and one for each slice."""
-        found = self._buffers.get((use, device))
-        if found is None or found[0].dtype != array.dtype or found[0].context != array.context:
+        found = self._buffers.get((device, array.dtype))
+        if found is None or found[0].context != array.context:
             sizes = [array.size] + [elements for _, _, elements in self.parts]
             found = [mx.nd.empty((n,), ctx=array.context, dtype=array.dtype) for n in sizes]
-            self._buffers[(use, device)] = found
+            self._buffers[(device, array.dtype)] = found
         return found
 
 
