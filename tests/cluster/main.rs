@@ -2,6 +2,7 @@
 //!
 //! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
 
+mod assignment;
 mod common;
 mod faults;
 mod life;

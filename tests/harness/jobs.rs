@@ -24,6 +24,8 @@ pub struct JobFile {
     pub checkpoint_interval: String,
     pub on_disconnect: &'static str,
     pub restarts_max: u32,
+    /// How parameter blocks come to servers, where it is not the default.
+    pub assignment: Option<&'static str>,
     pub environment: Vec<(String, String)>,
 }
 
@@ -53,6 +55,7 @@ impl JobFile {
             checkpoint_interval: "10s".to_owned(),
             on_disconnect: "keep",
             restarts_max: 10,
+            assignment: None,
             environment: Vec::new(),
         }
     }
@@ -73,7 +76,10 @@ impl JobFile {
                 format!("[convergence]\nthreshold = {threshold}\npatience = {patience}\n"),
             ),
         };
-        let mut text = format!(
+        let assignment = self.assignment.map(|kind| format!("assignment = \"{kind}\"\n"));
+        let mut text = assignment.unwrap_or_default();
+        let _infallible = write!(
+            text,
             "name = {}\ncommand = [{}]\nworking_directory = {}\nframework = \"mxnet\"\n\
              mode = \"{}\"\nepochs_max = {}\n{finish_line}checkpoint = {}\n\
              checkpoint_interval = \"{}\"\non_disconnect = \"{}\"\nrestarts_max = {}\n\

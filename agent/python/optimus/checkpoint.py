@@ -46,6 +46,29 @@ def server_table(rank: int) -> str:
     return f"server-{rank}.json"
 
 
+class Summed:
+    """A file to write from front to end; knows the number and the checksum of its bytes.
+
+    It has neither ``tell`` nor ``seek``, so that a zip writer does not go back to patch.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.bytes = 0
+        self.crc32 = 0
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        """All of ``content``, which may be any buffer of bytes."""
+        self._file.write(content)
+        self.bytes += len(content)
+        self.crc32 = zlib.crc32(content, self.crc32)
+        return len(content)
+
+    def flush(self) -> None:
+        """Hand over to the system what is still in memory."""
+        self._file.flush()
+
+
 def write_file(folder: str, name: str, write: Callable[[IO[bytes]], None]) -> Part:
     """Write a file under a temporary name, flush it to disk, then give it its name.
 
@@ -55,39 +78,23 @@ def write_file(folder: str, name: str, write: Callable[[IO[bytes]], None]) -> Pa
     path = os.path.join(folder, name)
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        # Readable again: the checksum is taken from what the file holds, since zip
-        # writers go back and patch their headers.
-        with open(temporary, "w+b") as file:
-            write(file)
+        with open(temporary, "wb") as file:
+            summed = Summed(file)
+            write(summed)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-            file.seek(0)
-            size, crc = 0, 0
-            while True:
-                block = file.read(1 << 20)
-                if not block:
-                    break
-                size += len(block)
-                crc = zlib.crc32(block, crc)
         os.rename(temporary, path)
     except BaseException:
         _remove(temporary)
         raise
     _sync_folder(folder)
-    return Part(name, size, crc)
+    return Part(name, summed.bytes, summed.crc32)
 
 
 def write_json(folder: str, name: str, document: Any) -> Part:
     """Write a JSON file like :func:`write_file`; non-finite numbers are refused."""
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return write_file(folder, name, lambda file: _write(file, text.encode("utf-8")))
-
-
-def write_arrays(folder: str, name: str, arrays: Mapping[str, "numpy.ndarray"]) -> Part:
-    """Write named arrays as an uncompressed npz like :func:`write_file`."""
-    import numpy
-
-    return write_file(folder, name, lambda file: numpy.savez(file, **arrays))
 
 
 def describe(folder: str, name: str) -> Part:

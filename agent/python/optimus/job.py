@@ -7,10 +7,10 @@ import os
 import time
 from collections import deque
 from typing import (
-    TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, NoReturn, Optional, Sequence, Tuple,
+    TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple,
 )
 
-from . import process, sampler, saving
+from . import assignment, process, sampler, saving
 from .checkpoint import Manifest
 from .control import Control, Request
 from .environment import Settings, SettingsError
@@ -256,12 +256,28 @@ class Job:
     def _open_store(self) -> "Store":
         from .store import Store
 
-        store = Store(self.settings.mode, self.gradient_scale, self._resume)
+        settings = self.settings
+        store = Store(
+            settings.mode, self.gradient_scale, self._resume, settings.servers,
+            self._assign if settings.assigned else None,
+        )
         # Once more, to run before what importing MXNet has registered by now.
         atexit.register(self._at_exit, os.getpid())
         self.rank = store.rank
         self._reporter.set_rank(self.rank)
         return store
+
+    def _assign(self, sizes: List[int]) -> List[assignment.Parts]:
+        directory = self.settings.directory
+        assert directory is not None, "only a distributed worker waits for an assignment"
+        reporter = self._reporter if self.rank == 0 else None
+        return assignment.wait(directory, reporter, sizes, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        assert self._sentry is not None, "a distributed worker has a sentry"
+        if self._sentry.leaving.wait(seconds):
+            self._leave()
+        self._reporter.flush_stale()
 
     def _begin(self, samples: int, shuffle: bool) -> sampler.Sampler:
         if self._sampler is not None:
@@ -272,6 +288,9 @@ class Job:
             assert store is not None, "a distributed job has a store"
             if store.optimizer is None:
                 raise RuntimeError("make the trainer (or the Module's optimizer) before the loop")
+            store.open()
+            if self.rank == 0:
+                self._reporter.repeat(assignment.reports(store.block_sizes()))
             import mxnet as mx
 
             mx.random.seed(_mixed(self.seed, self._restored_step(), self.rank))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from . import sampler as sampling
 from .checkpoint import (
-    MANIFEST, PARAMETERS, SCHEMA, Manifest, Part, describe, read_arrays, read_verified,
-    server_table, write_arrays, write_json,
+    MANIFEST, PARAMETERS, SCHEMA, Manifest, Part, describe, read_verified, server_table, write_json,
 )
 from .control import Request
 from .environment import Settings
 from .hold import Standing, saved_report
+from .packing import Place, open_arrays, write_arrays
 from .report import DATAGRAM_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -33,9 +33,18 @@ def save(
 
     Returns the fields of the `saved` report. Raises when any part cannot be written.
     """
+    # The scheduler's process comes by here as well, and has no use for it.
+    from concurrent.futures import ThreadPoolExecutor
+
     folder = request.directory
-    parts, table = _save_parameters(folder, store, kept)
-    store.save_states(folder, request.id)
+    pulled = store.pull_parameters()
+    # The servers answer the pulls, then write their states while the parameters arrive here
+    # and are written.
+    with ThreadPoolExecutor(1) as beside:
+        states = beside.submit(store.save_states, folder, request.id)
+        part, places, table = _save_parameters(folder, pulled, kept)
+        states.result()
+    parts = [part]
     num_update = 0
     for rank in range(settings.servers):
         # A server that failed has left no table (and has reported why).
@@ -61,6 +70,7 @@ def save(
         "workers": settings.workers,
         "optimizer": dict(store.optimizer_document(), num_update=num_update),
         "parameters": table,
+        "places": places,
         "random": {"seed": seed},
         "parts": [part.to_json() for part in parts],
     }
@@ -73,30 +83,37 @@ def read_kept(manifest: Manifest, name: str) -> Dict[str, "numpy.ndarray"]:
     wanted = [entry for entry in manifest.document["parameters"] if entry.get("kept") == name]
     if not wanted:
         return {}
-    arrays = read_arrays(manifest.folder, manifest.part(PARAMETERS))
+    arrays = open_arrays(
+        manifest.folder, manifest.part(PARAMETERS), manifest.document.get("places")
+    )
     return {entry["key"]: arrays[entry["array"]] for entry in wanted}
 
 
 def _save_parameters(
-    folder: str, store: "Store", kept: Mapping[str, Callable[[], Dict[str, Any]]]
-) -> Tuple[List[Part], List[Dict[str, Any]]]:
-    """Write parameters.npz; returns its part and the table that names its arrays."""
-    arrays: Dict[str, "numpy.ndarray"] = {}
+    folder: str, pulled: Mapping[Any, Any], kept: Mapping[str, Callable[[], Dict[str, Any]]]
+) -> Tuple[Part, Dict[str, Place], List[Dict[str, Any]]]:
+    """Write parameters.npz; returns its part and places, and the table that names its arrays.
+
+    An array of ``pulled`` is waited for only when its turn comes.
+    """
     table: List[Dict[str, Any]] = []
 
-    def add(key: Any, array: Any, kept_as: str = "") -> None:
+    def entered(key: Any, array: Any, kept_as: str = "") -> Tuple[str, "numpy.ndarray"]:
         # Names of parameters may hold anything; names inside an npz are file names.
-        name = f"a{len(arrays)}"
-        arrays[name] = array.asnumpy() if hasattr(array, "asnumpy") else array
+        name = f"a{len(table)}"
         entry = {"key": key, "array": name, "shape": list(array.shape)}
         table.append(dict(entry, kept=kept_as) if kept_as else entry)
+        return name, array.asnumpy() if hasattr(array, "asnumpy") else array
 
-    for key, value in store.parameters().items():
-        add(key, value)
-    for name, get in kept.items():
-        for key, value in get().items():
-            add(key, value, name)
-    return [write_arrays(folder, PARAMETERS, arrays)], table
+    def arrays() -> Iterator[Tuple[str, "numpy.ndarray"]]:
+        for key, value in pulled.items():
+            yield entered(key, value)
+        for name, get in kept.items():
+            for key, value in get().items():
+                yield entered(key, value, name)
+
+    part, places = write_arrays(folder, PARAMETERS, arrays())
+    return part, places, table
 
 
 def _progress(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import Any, Callable, Dict
+import threading
+from typing import Any, Callable, Dict, Optional
 
 import mxnet as mx
 from mxnet.kvstore.kvstore_server import KVStoreServer
 
-from . import commands, process, states
+from . import commands, layout, process, states
 from .checkpoint import CheckpointDamaged, Manifest
 from .environment import Settings
 from .report import Reporter
@@ -28,19 +29,23 @@ class Server(KVStoreServer):
         self._reporter = reporter
         self._rank = -1
         self._initial_numbers: Dict[str, float] = {}
+        self._loading: Optional[threading.Thread] = None
 
     def _controller(self) -> Callable[[int, bytes, Any], None]:
         def controller(head: int, body: bytes, _: Any) -> None:
             # An exception that leaves a C callback is printed and forgotten; the
             # workers would then train on with a server that did not obey.
-            try:
-                self._obey(head, body)
-            except (CheckpointDamaged, states.StateError) as error:
-                process.fail(self._reporter, process.describe(error), process.EXIT_DAMAGED)
-            except BaseException as error:  # pylint: disable=broad-except
-                process.fail(self._reporter, process.describe(error))
+            self._or_fail(lambda: self._obey(head, body))
 
         return controller
+
+    def _or_fail(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (CheckpointDamaged, states.StateError) as error:
+            process.fail(self._reporter, process.describe(error), process.EXIT_DAMAGED)
+        except BaseException as error:  # pylint: disable=broad-except
+            process.fail(self._reporter, process.describe(error))
 
     def _obey(self, head: int, body: bytes) -> None:
         if self._rank < 0:
@@ -56,10 +61,7 @@ class Server(KVStoreServer):
         elif fields["command"] == commands.LEARNING_RATE:
             self._updater.optimizer.set_learning_rate(fields["value"])
         elif fields["command"] == commands.LOAD:
-            states.load(
-                self._updater, Manifest(fields["folder"]), self._rank,
-                self._settings.servers, fields["bound"],
-            )
+            self._load(fields)
         elif fields["command"] == commands.SAVE:
             self._save(fields)
         else:
@@ -69,7 +71,26 @@ class Server(KVStoreServer):
     def _updater(self) -> Any:
         if self.kvstore._updater is None:
             raise RuntimeError("no optimizer was set on the servers before the command")
+        self._loaded()
         return self.kvstore._updater
+
+    def _load(self, fields: Dict[str, Any]) -> None:
+        """Begin to load the states of a checkpoint, while the parameters still come in.
+
+        Whatever uses the updater waits for the end of it, the first update above all.
+        """
+        updater, manifest = self._updater, Manifest(fields["folder"])
+        placed = layout.from_json(fields["layout"], self._settings.servers)
+        self._loading = threading.Thread(
+            target=self._or_fail, daemon=True, name="optimus-load",
+            args=[lambda: states.load(updater, manifest, self._rank, placed)],
+        )
+        self._loading.start()
+
+    def _loaded(self) -> None:
+        if self._loading is not None:
+            self._loading.join()
+            self._loading = None
 
     def _set_optimizer(self, optimizer: Any) -> None:
         updater = self.kvstore._updater
@@ -85,6 +106,7 @@ class Server(KVStoreServer):
 
         def guarded(key: int, gradient: Any, weight: Any) -> None:
             try:
+                self._loaded()
                 updater(key, gradient, weight)
             except BaseException as error:  # pylint: disable=broad-except
                 process.fail(self._reporter, f"update of key {key}: {process.describe(error)}")
@@ -96,8 +118,8 @@ class Server(KVStoreServer):
         try:
             states.save(
                 self._updater, self._initial_numbers, fields["folder"], self._rank,
-                self._settings.servers, fields["bound"],
-                {int(key): size for key, size in fields["sizes"].items()},
+                self._settings.servers,
+                layout.from_json(fields["layout"], self._settings.servers),
             )
         except Exception as error:  # pylint: disable=broad-except
             # Training goes on without this checkpoint. Rank 0 sees that our file is

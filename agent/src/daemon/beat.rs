@@ -2,7 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
-use model::notes::Notes;
+use model::notes::{BlocksReport, Notes};
 
 use super::Agent;
 use crate::clock;
@@ -11,6 +11,9 @@ use crate::telemetry::printable;
 
 /// Words of all exits together; beyond it they are cut, so that a heartbeat always fits a frame.
 const REASONS_BYTES_MAX: usize = 1 << 20;
+
+/// Parameter blocks of all jobs together, for the same reason.
+const BLOCKS_TOLD_MAX: usize = 100_000;
 
 impl Agent {
     pub(super) fn introduction(&mut self, now: Millis) -> Introduction {
@@ -52,7 +55,25 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
-        Notes { arrivals: self.arrival_reports(), links: self.link_reports(), ..Notes::default() }
+        Notes {
+            blocks: self.blocks_told(),
+            arrivals: self.arrival_reports(),
+            links: self.link_reports(),
+        }
+    }
+
+    /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.
+    fn blocks_told(&self) -> Vec<BlocksReport> {
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
+        let mut room = BLOCKS_TOLD_MAX;
+        let mut blocks: Vec<BlocksReport> =
+            telemetry.filter_map(|telemetry| telemetry.blocks_report()).collect();
+        blocks.retain(|report| {
+            let fits = report.blocks.len() <= room;
+            room -= if fits { report.blocks.len() } else { 0 };
+            fits
+        });
+        blocks
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

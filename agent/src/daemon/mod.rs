@@ -1,6 +1,7 @@
 //! The daemon's one owner of state: everything else (the session, children, sockets, the GPU
 //! probe, blocking work) only sends it events.
 
+mod assignment;
 mod beat;
 mod ending;
 mod event;
@@ -17,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use model::agent::{AgentAnswer, AgentQuery, Desired, Exit};
-use model::notes::Extras;
+use model::notes::{BlockPart, Extras};
 use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
@@ -105,6 +106,8 @@ struct Live {
     folder: Folder,
     /// `control.json` shows the ledger's order.
     control_written: bool,
+    /// What `assignment.json` says, once it is there.
+    assignment: Option<Vec<Vec<BlockPart>>>,
     seen: sockets::Seen,
 }
 
@@ -236,6 +239,7 @@ impl Agent {
             Event::Desired(desired, extras) => {
                 self.extras = extras;
                 self.on_desired(desired, now);
+                self.write_assignments(now);
             }
             Event::Query(query, reply) => {
                 // Whoever asked may be gone: then nobody needs the answer.
@@ -378,6 +382,7 @@ impl Agent {
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
+            self.write_assignments(now);
             if self.connected {
                 self.due.beat_sent = now;
                 let heartbeat = self.heartbeat(now);

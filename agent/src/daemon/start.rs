@@ -84,6 +84,7 @@ impl Agent {
                 task_address: &self.settings.task_address,
                 python_package: self.settings.python_package.as_deref(),
                 gpus: &gpus,
+                assigned: self.waits_for_assignment(key),
             };
             let environment = environment::of_task(launch, place)
                 .map_err(|error| format!("cannot start: resume: {error}"))?;

@@ -23,6 +23,8 @@ pub(crate) struct Place<'a> {
     pub(crate) python_package: Option<&'a Path>,
     /// Identifiers of the task's GPUs.
     pub(crate) gpus: &'a [String],
+    /// Parameter blocks lie as the master assigns them.
+    pub(crate) assigned: bool,
 }
 
 /// The path of a `file:///…` URL.
@@ -78,6 +80,9 @@ pub(crate) fn of_task(
     set("OPTIMUS_EPOCHS_MAX", launch.epochs_max.to_string());
     set(FOLDER, place.folder.display().to_string());
     set(MARK, place.mark.to_string());
+    if place.assigned {
+        set("OPTIMUS_ASSIGNMENT", "wait".to_owned());
+    }
     if let Some(url) = &launch.resume {
         set("OPTIMUS_RESUME", local_path(url)?.display().to_string());
     }
@@ -165,6 +170,7 @@ mod tests {
             task_address: "10.0.0.7",
             python_package: Some(Path::new("/opt/python")),
             gpus,
+            assigned: false,
         };
         of_task(launch, place)
     }

@@ -4,6 +4,7 @@
 //! and from a process of the very task that it speaks for, as the kernel attests; what is
 //! malformed, out of order or too fast is counted and dropped. Everything kept is bounded.
 
+mod blocks;
 mod report;
 mod socket;
 mod sums;
@@ -14,8 +15,10 @@ use std::os::unix::net::UnixDatagram;
 use model::agent::{
     CheckpointOrder, CheckpointReport, CheckpointState, EpochReport, RateReport, WorkerReport,
 };
+use model::notes::BlocksReport;
 use model::{CheckpointId, Millis, Role, Task};
 
+use blocks::Blocks;
 pub(crate) use report::printable;
 use report::{Malformed, Report, Step};
 use socket::Senders;
@@ -43,6 +46,7 @@ pub(crate) struct Telemetry {
     order: Option<CheckpointOrder>,
     errors: BTreeMap<Task, String>,
     hellos: BTreeSet<Task>,
+    blocks: Blocks,
 }
 
 #[derive(Debug)]
@@ -77,6 +81,7 @@ impl Telemetry {
             order: None,
             errors: BTreeMap::new(),
             hellos: BTreeSet::new(),
+            blocks: Blocks::default(),
         }
     }
 
@@ -169,6 +174,7 @@ impl Telemetry {
                 self.errors.insert(task, error);
                 false
             }
+            Report::Blocks(chunk) => self.blocks.take(&chunk),
             Report::Reached { checkpoint, step, epoch, loss_sum, samples } => {
                 let state = CheckpointState::Reached { step, epoch, loss_sum, samples };
                 return self.checkpoint(worker, checkpoint, state);
@@ -290,6 +296,13 @@ impl Telemetry {
             let report::Rate { step, rate } = known.rate?;
             Some(RateReport { job, generation, worker, step, rate })
         })
+    }
+
+    /// The job's parameter blocks, where a worker here has told them all.
+    pub(crate) fn blocks_report(&self) -> Option<BlocksReport> {
+        let Key { job, generation } = self.key;
+        let blocks = self.blocks.whole()?.clone();
+        Some(BlocksReport { job, generation, blocks })
     }
 
     pub(crate) fn checkpoint_reports(&self) -> impl Iterator<Item = CheckpointReport> + '_ {

@@ -88,6 +88,12 @@ pub enum AssignmentOrder {
     Given(Vec<Vec<BlockPart>>),
 }
 
+/// Most blocks of a model of which anyone makes an assignment: models of today have some thousand.
+pub const BLOCKS_MAX: usize = 16_384;
+
+/// More parameters than any block of a model.
+pub const BLOCK_PARAMETERS_MAX: u64 = 1 << 40;
+
 /// A part of a block on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockPart {

@@ -72,6 +72,28 @@ pub struct JobDetail {
     pub paused_s: f64,
 }
 
+/// What else `show` shows, from protocol 3 on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobMore {
+    /// None while the job has no servers, or its blocks are not known.
+    pub assignment: Option<AssignmentView>,
+}
+
+/// How a job's parameter blocks are spread over its servers (section 5.3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignmentView {
+    /// `best` where the master assigned them, `mxnet` where MXNet's own rule did.
+    pub algorithm: String,
+    pub blocks: u64,
+    pub servers: u32,
+    /// In all, and on the server with the most.
+    pub parameters: u64,
+    pub parameters_largest: u64,
+    /// Requests of each worker in a step: in all, and to the server with the most.
+    pub requests: u64,
+    pub requests_largest: u64,
+}
+
 /// Eqn. (1) as fitted, k in steps; `beta` is zeros where the job has a curve of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossFitView {

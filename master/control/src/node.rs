@@ -33,6 +33,8 @@ pub(crate) struct Node {
     /// Processes here that no phase knows: they take room until the agent has stopped them.
     pub(crate) strangers: BTreeMap<(JobId, Generation), Shape>,
     pub(crate) strangers_use: Resources,
+    /// Its agent knows the messages of protocol 3: notes came in this session.
+    pub(crate) tells_notes: bool,
     /// What was last sent in this session.
     pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
     /// What came with it.
@@ -75,6 +77,7 @@ impl Node {
             used: Resources::default(),
             strangers: BTreeMap::new(),
             strangers_use: Resources::default(),
+            tells_notes: false,
             sent: None,
             sent_extras: Extras::default(),
             refusal_told: None,

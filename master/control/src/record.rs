@@ -32,6 +32,7 @@ pub enum Record {
     PortsV1 { host: String, ports: HostPorts },
     RatesV1(RateRecord),
     OptionsV1(Box<OptionsRecord>),
+    BlocksV1(BlocksRecord),
     SlowJobV1(Box<SlowJobRecord>),
     SlowNodeV1(SlowNodeRecord),
 }
@@ -48,6 +49,7 @@ pub enum Key {
     Ports(String),
     Rates(JobId),
     Options(JobId),
+    Blocks(JobId),
     SlowJob(JobId),
     SlowNode(NodeId),
 }
@@ -69,8 +71,9 @@ impl Key {
             Self::Ports(host) => text(7, host),
             Self::Rates(job) => number(8, job.0),
             Self::Options(job) => number(9, job.0),
-            Self::SlowJob(job) => number(10, job.0),
-            Self::SlowNode(node) => text(11, node.as_str()),
+            Self::Blocks(job) => number(20, job.0),
+            Self::SlowJob(job) => number(30, job.0),
+            Self::SlowNode(node) => text(31, node.as_str()),
         }
     }
 }
@@ -88,6 +91,7 @@ impl Record {
             Self::PortsV1 { host, .. } => Key::Ports(host.clone()),
             Self::RatesV1(rates) => Key::Rates(rates.job),
             Self::OptionsV1(options) => Key::Options(options.job),
+            Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
             Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
         }
@@ -99,6 +103,16 @@ impl Record {
 pub struct OptionsRecord {
     pub job: JobId,
     pub options: JobOptions,
+}
+
+/// The parameter blocks of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksRecord {
+    pub job: JobId,
+    /// Parameters of each block, in the order of initialisation; empty until they are known.
+    pub sizes: Vec<u64>,
+    /// The newest generation whose workers are told where blocks lie.
+    pub assigned: Option<Generation>,
 }
 
 /// What is kept of a job's slow workers (section 5.2).
@@ -359,6 +373,7 @@ mod tests {
             Key::Ports("10.0.0.1".to_owned()),
             Key::Rates(JobId(2)),
             Key::Options(JobId(2)),
+            Key::Blocks(JobId(2)),
             Key::SlowJob(JobId(2)),
             Key::SlowNode("n1".parse().unwrap()),
         ];

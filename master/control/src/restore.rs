@@ -13,12 +13,13 @@ use model::{JobId, Millis, NodeId};
 use crate::command::Command;
 use crate::event::{Now, Refused};
 use crate::job::Job;
+use crate::job::blocks::Blocks;
 use crate::job::live::Live;
 use crate::job::phase::{Phase, Wait};
 use crate::job::rates::Rates;
 use crate::job::speed::Speed;
 use crate::node::Node;
-use crate::record::{JobRecord, Meta, NodeRecord, RateRecord, Record};
+use crate::record::{BlocksRecord, JobRecord, Meta, NodeRecord, RateRecord, Record};
 use crate::room::demand;
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -73,6 +74,7 @@ impl Control {
         let mut jobs = Vec::new();
         let mut rates = Vec::new();
         let mut options = Vec::new();
+        let mut blocks = Vec::new();
         let (mut slow_jobs, mut slow_nodes) = (Vec::new(), Vec::new());
         for record in restored {
             match record {
@@ -95,6 +97,7 @@ impl Control {
                 }
                 Record::RatesV1(record) => rates.push(record),
                 Record::OptionsV1(record) => options.push(*record),
+                Record::BlocksV1(record) => blocks.push(record),
                 Record::SlowJobV1(record) => slow_jobs.push(*record),
                 Record::SlowNodeV1(record) => slow_nodes.push(record),
             }
@@ -120,6 +123,11 @@ impl Control {
         for record in options {
             if let Some(job) = control.jobs.get_mut(&record.job) {
                 job.options = record.options;
+            }
+        }
+        for BlocksRecord { job, sizes, assigned } in blocks {
+            if let Some(job) = control.jobs.get_mut(&job) {
+                Self::restore_assignment(job, Blocks::restored(sizes, assigned));
             }
         }
         control.restore_slow(slow_jobs, slow_nodes);

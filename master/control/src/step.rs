@@ -13,8 +13,8 @@ use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob, SlowJobRecord,
-    SpeedKey, Write,
+    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob,
+    SlowJobRecord, SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -62,6 +62,7 @@ pub(crate) struct Out {
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
+    pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
@@ -306,6 +307,12 @@ impl Control {
                 put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
             }
         }
+        for id in &out.blocks {
+            if let Some(Job { blocks, .. }) = self.jobs.get(id) {
+                let (sizes, assigned) = (blocks.sizes().to_vec(), blocks.assigned());
+                put(Record::BlocksV1(BlocksRecord { job: *id, sizes, assigned }));
+            }
+        }
         for id in &out.slow_jobs {
             if let Some(job) = self.jobs.get(id) {
                 let slow = job.slow.clone();
@@ -384,6 +391,10 @@ impl Control {
         self.out.options.remove(&id);
         if job.options != JobOptions::default() {
             self.out.deleted.push(Key::Options(id));
+        }
+        self.out.blocks.remove(&id);
+        if job.blocks.is_known() {
+            self.out.deleted.push(Key::Blocks(id));
         }
         self.out.slow_jobs.remove(&id);
         if job.slow != SlowJob::default() {

@@ -2,8 +2,8 @@
 
 use model::client::{Answer, ErrorKind, Read, Refusal, Reply};
 use model::view::{
-    CheckpointView, EpochView, Estimate, EventView, JobDetail, JobRow, LossFitView, RoundDetail,
-    RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, TaskView,
+    CheckpointView, EpochView, Estimate, EventView, JobDetail, JobMore, JobRow, LossFitView,
+    RoundDetail, RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, TaskView,
 };
 use model::{Generation, JobId, NodeId, RoundId, Task};
 
@@ -36,6 +36,11 @@ impl Control {
             Read::Job { job } => {
                 let job = self.asked_job(*job)?;
                 Ok(Answer::Job(Box::new(self.job_detail(now, job))))
+            }
+            Read::JobMore { job } => {
+                let job = self.asked_job(*job)?;
+                let assignment = crate::job::blocks::spread(job);
+                Ok(Answer::JobMore(Box::new(JobMore { assignment })))
             }
             Read::Why { job } => {
                 self.asked_job(*job)?;

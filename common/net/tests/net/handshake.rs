@@ -17,7 +17,7 @@ async fn both_sides_know_who_the_other_is() {
         let seen = master.connection.identity();
         assert_eq!((seen.role, seen.name.as_str()), (role, name));
         assert_eq!(peer.connection.identity().to_string(), "master m1");
-        assert_eq!((master.protocol, peer.protocol), (2, 2));
+        assert_eq!((master.protocol, peer.protocol), (3, 3));
         assert_eq!((master.cluster.as_str(), peer.cluster.as_str()), ("test", "test"));
         assert_eq!(master.software, "optimus-agent 0.1.0");
         assert_eq!(peer.software, "optimus-master 0.1.0");
@@ -115,10 +115,10 @@ async fn versions_out_of_range_are_refused_in_words_on_both_sides() {
     let world = World::new();
     let agent = world.credentials(Role::Agent, "n1");
     let mut later = options();
-    later.versions = 3..=4;
+    later.versions = 4..=5;
     for (server, offered, said) in [
-        (world.server(), 7..=9, "speaks protocol 1 to 2, you speak 7 to 9: upgrade the master"),
-        (world.server_with(later), 1..=2, "3 to 4, you speak 1 to 2: upgrade the agent"),
+        (world.server(), 7..=9, "speaks protocol 1 to 3, you speak 7 to 9: upgrade the master"),
+        (world.server_with(later), 1..=2, "4 to 5, you speak 1 to 2: upgrade the agent"),
     ] {
         let mut how = agent_options();
         how.versions = offered;

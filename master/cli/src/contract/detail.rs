@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::view::{
-    CheckpointView, DecisionView, EpochView, Estimate, FaultView, JobDetail, SpeedSampleView,
-    TaskView,
+    AssignmentView, CheckpointView, DecisionView, EpochView, Estimate, FaultView, JobDetail,
+    JobMore, SpeedSampleView, TaskView,
 };
 use model::{Batch, Bounds, Finish, Framework, JobSpec};
 use serde::Serialize;
@@ -278,6 +278,37 @@ impl From<&FaultView> for FaultJson {
     }
 }
 
+/// How parameter blocks are spread over the servers; requests are those of one worker and step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct AssignmentJson {
+    pub algorithm: String,
+    pub blocks: u64,
+    pub servers: u32,
+    pub parameters: u64,
+    pub parameters_largest: u64,
+    /// Parameters of the fullest server over the mean.
+    pub largest_over_mean: f64,
+    pub requests: u64,
+    pub requests_largest: u64,
+}
+
+impl From<&AssignmentView> for AssignmentJson {
+    fn from(view: &AssignmentView) -> Self {
+        let exact = crate::grid::float;
+        let mean = exact(view.parameters) / f64::from(view.servers.max(1));
+        Self {
+            algorithm: view.algorithm.clone(),
+            blocks: view.blocks,
+            servers: view.servers,
+            parameters: view.parameters,
+            parameters_largest: view.parameters_largest,
+            largest_over_mean: if mean > 0.0 { exact(view.parameters_largest) / mean } else { 1.0 },
+            requests: view.requests,
+            requests_largest: view.requests_largest,
+        }
+    }
+}
+
 /// `optimus.job/1` with everything that is known of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct JobDetailJson {
@@ -303,10 +334,11 @@ pub(crate) struct JobDetailJson {
     pub checkpoints: Vec<CheckpointJson>,
     pub decisions: Vec<DecisionJson>,
     pub faults: Vec<FaultJson>,
+    pub assignment: Option<AssignmentJson>,
 }
 
-impl From<&JobDetail> for JobDetailJson {
-    fn from(detail: &JobDetail) -> Self {
+impl JobDetailJson {
+    pub(crate) fn new(detail: &JobDetail, more: &JobMore) -> Self {
         let loss_fit = |fit: model::view::LossFitView| LossFitJson {
             beta: fit.beta,
             scale: fit.scale,
@@ -340,6 +372,7 @@ impl From<&JobDetail> for JobDetailJson {
             checkpoints: detail.checkpoints.iter().map(Into::into).collect(),
             decisions: detail.decisions.iter().map(Into::into).collect(),
             faults: detail.faults.iter().map(Into::into).collect(),
+            assignment: more.assignment.as_ref().map(Into::into),
         }
     }
 }

@@ -147,6 +147,16 @@ fn difference(predicted: Option<f64>, measured: Option<f64>) -> String {
     }
 }
 
+/// Requests of a worker in a step, and how even the servers are.
+fn spread(job: &JobDetailJson) -> Cell {
+    let Some(found) = &job.assignment else { return Cell::None };
+    let requests = usize::try_from(found.requests).unwrap_or(usize::MAX);
+    let requests = count(requests, "request", "requests");
+    let largest = format!("{:.2}", found.largest_over_mean);
+    let by = &found.algorithm;
+    Cell::Text(format!("{requests} a step and worker, fullest server {largest} of the mean, {by}"))
+}
+
 fn speed(job: &JobDetailJson) -> Block {
     let (predicted, measured) = (job.steps_per_s_predicted, job.steps_per_s_measured);
     let rate = |rate: f64| format!("{} steps/s", number(rate));
@@ -175,6 +185,7 @@ fn speed(job: &JobDetailJson) -> Block {
                 "traffic across nodes",
                 Cell::Number(job.cross_node_share, percent(job.cross_node_share)),
             ),
+            ("spread over servers", spread(job)),
             ("predicted", predicted.map_or(Cell::None, |value| Cell::Number(value, rate(value)))),
             (
                 "measured",

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
-    CheckpointView, DecisionView, EpochView, Estimate, EventView, FaultView, JobDetail, JobRow,
-    LossFitView, NodeDetail, NodeRow, RoundDetail, RoundJobView, RoundRow, SpeedFitView,
-    SpeedSampleView, Status, TaskView, WhyView,
+    AssignmentView, CheckpointView, DecisionView, EpochView, Estimate, EventView, FaultView,
+    JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, RoundDetail, RoundJobView,
+    RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
 };
 use model::{
     Batch, Bounds, CheckpointId, Finish, Framework, Generation, JobId, JobSpec, Mode, NodeId,
@@ -290,6 +290,20 @@ fn status() -> Status {
     }
 }
 
+/// ResNet-50 on ten servers.
+fn more() -> JobMore {
+    let assignment = AssignmentView {
+        algorithm: "best".to_owned(),
+        blocks: 157,
+        servers: 10,
+        parameters: 25_549_486,
+        parameters_largest: 2_600_000,
+        requests: 157,
+        requests_largest: 16,
+    };
+    JobMore { assignment: Some(assignment) }
+}
+
 fn read(read: &Read) -> Reply {
     Ok(match read {
         Read::Jobs => Answer::Jobs(rows()),
@@ -320,6 +334,7 @@ fn read(read: &Read) -> Reply {
             Answer::Log { generation: 3, text: b"step 1\n\xff\x1b[31mred\n".to_vec() }
         }
         Read::Snapshot => Answer::SnapshotPiece(Vec::new()),
+        Read::JobMore { .. } => Answer::JobMore(Box::new(more())),
     })
 }
 
@@ -356,6 +371,10 @@ fn change(change: &Change, dry_run: bool) -> Reply {
 }
 
 /// Answers everything from this page.
+pub(crate) fn asks_job(request: &Request) -> bool {
+    matches!(request.call, Call::Read(Read::Job { .. }))
+}
+
 pub(crate) fn answer(request: &Request) -> Does {
     match &request.call {
         Call::Read(Read::Snapshot) => Does::Replies(vec![

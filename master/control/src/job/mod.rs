@@ -1,5 +1,6 @@
 //! A job: what is kept of it, what is known of its present generation, and what it is called.
 
+pub(crate) mod blocks;
 pub(crate) mod checkpoint;
 pub(crate) mod epochs;
 pub(crate) mod estimate;
@@ -19,6 +20,7 @@ use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
 
+use crate::job::blocks::Blocks;
 use crate::job::live::Live;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
@@ -48,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) rates: Rates,
     /// Kept in a record of their own where they are not the defaults.
     pub(crate) options: JobOptions,
+    /// The same holds for these.
+    pub(crate) blocks: Blocks,
     /// Slow workers; kept in a record of their own.
     pub(crate) slow: SlowJob,
     /// When a slow worker was last put elsewhere, by this master.
@@ -75,6 +79,7 @@ impl Job {
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),
+            blocks: Blocks::default(),
             slow: SlowJob::default(),
             slow_moved: None,
             curve,

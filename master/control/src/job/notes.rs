@@ -14,8 +14,12 @@ impl Control {
             return;
         }
         let Notes { blocks, arrivals, links } = notes;
-        // Nothing is decided by them yet.
-        drop(blocks);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.tells_notes = true;
+        }
+        for report in blocks {
+            self.on_blocks(id, report);
+        }
         for report in links {
             self.on_links(id, &report);
         }
