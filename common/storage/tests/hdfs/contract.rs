@@ -11,7 +11,8 @@ use crate::support::{Pattern, healthy, names, settings, storage};
 
 /// Small enough to have many, which the client must not stumble over.
 const BLOCK: u64 = 64 * 1024;
-const SMALL: UploadOptions = UploadOptions { replication: None, block_bytes: Some(BLOCK) };
+const SMALL: UploadOptions =
+    UploadOptions { replication: None, block_bytes: Some(BLOCK), spread_later: false };
 
 fn both(name: &str) -> (tempfile::TempDir, Vec<Box<dyn Storage>>) {
     let folder = tempfile::tempdir().unwrap();
@@ -206,11 +207,14 @@ fn replication_and_block_size_are_as_asked() {
     let storage = storage(hdfs, "/contract/options");
     storage.make_dir("").unwrap();
     let look = |name: &str| hdfs.look(&format!("/contract/options/{name}")).unwrap().unwrap();
-    let options = UploadOptions { replication: Some(1), block_bytes: Some(1 << 20) };
+    let options = UploadOptions { replication: Some(1), block_bytes: Some(1 << 20), ..SMALL };
     storage.upload("one", &mut Pattern::new(10), options).unwrap();
     assert_eq!((look("one").replication, look("one").block_bytes), (1, 1 << 20));
     storage.upload("usual", &mut Pattern::new(10), UploadOptions::default()).unwrap();
     assert_eq!((look("usual").replication, look("usual").block_bytes), (2, 128 << 20));
+    let options = UploadOptions { spread_later: true, ..SMALL };
+    storage.upload("spread", &mut Pattern::new(10), options).unwrap();
+    assert_eq!(look("spread").replication, 2, "the copies are asked for");
     storage.publish("small", b"small").unwrap();
     assert_eq!((look("small").block_bytes, look("small").closed), (1 << 20, true));
 }
