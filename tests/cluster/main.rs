@@ -4,6 +4,7 @@
 
 mod common;
 mod faults;
+mod hdfs;
 mod life;
 mod malformed;
 mod readme;
