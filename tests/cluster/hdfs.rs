@@ -183,8 +183,8 @@ fn no_fault_of_hdfs_loses_a_checkpoint_or_stops_training() -> Result<()> {
     story.wait_checkpoint("without a DataNode")?;
     let shown = show(cluster, job)?;
     ensure!(crate::common::faults(&shown).is_empty(), "training stopped: {}", shown["faults"]);
-    resize(cluster, job, 1, 1)?;
-    wait_shape(cluster, job, "1+1")?;
+    resize(cluster, job, 2, 1)?;
+    wait_shape(cluster, job, "2+1")?;
     wait_steps(cluster, job, 10)?;
     cluster.run(["cancel", job, "--now"])?;
     cluster.wait_no_task()

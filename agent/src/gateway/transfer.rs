@@ -20,9 +20,8 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         | Error::AlreadyExists { .. }
         | Error::TooLarge { .. } => Trouble::new(Kind::Refused, words),
         // Also one that somebody has to mend: permissions, say. Training goes on until then.
-        Error::NoSpace { .. } | Error::Unavailable { .. } | Error::Io { .. } => {
-            Trouble::away(words)
-        }
+        Error::Unavailable { .. } | Error::Io { .. } => Trouble::away(words),
+        Error::NoSpace { .. } => Trouble { kind: Kind::Full, ..Trouble::away(words) },
     }
 }
 

@@ -8,6 +8,7 @@ mod faults;
 mod fuzz;
 mod leftovers;
 mod restarts;
+mod storage;
 mod stories;
 mod table;
 mod training;
@@ -49,6 +50,8 @@ pub(crate) struct World {
     pub(crate) damaged: BTreeSet<String>,
     pub(crate) store_fails: bool,
     pub(crate) saves_fail: bool,
+    /// A failing save says that storage is away.
+    pub(crate) storage_away: bool,
     /// Trainings that start now never make a step.
     pub(crate) hang_at_start: bool,
     requests: u64,
@@ -129,6 +132,7 @@ impl World {
             damaged: BTreeSet::new(),
             store_fails: false,
             saves_fail: false,
+            storage_away: false,
             hang_at_start: false,
             requests: 0,
             sessions: 0,
