@@ -19,13 +19,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired};
+use model::agent::{AgentAnswer, AgentQuery, Desired, ProbeAct};
 use model::notes::Extras;
-use model::{BootId, Millis, NodeId, OnDisconnect, Task};
-use tokio::sync::{mpsc, watch};
+use model::{BootId, Generation, JobId, Millis, NodeId, OnDisconnect, Task};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::checkpoint;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, TaskUser};
 use crate::gateway::Gateway;
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
@@ -204,9 +205,12 @@ impl Agent {
                 self.write_assignments(now);
                 self.bring_data();
             }
-            Event::Query(query, reply) => {
+            Event::Query(AgentQuery::Probe { folder, name, act }, reply) => {
+                probe_folder(self.settings.user.clone(), folder, name, act, reply);
+            }
+            Event::Query(AgentQuery::Log { job, generation, task, bytes_max }, reply) => {
                 // Whoever asked may be gone: then nobody needs the answer.
-                let _ = reply.send(self.answer(&query));
+                let _ = reply.send(self.log(job, generation, task, bytes_max));
             }
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
@@ -393,10 +397,15 @@ impl Agent {
         }
     }
 
-    fn answer(&self, query: &AgentQuery) -> AgentAnswer {
-        let AgentQuery::Log { job, generation, task, bytes_max } = query;
-        let bytes_max = u64::from(*bytes_max).min(LOG_BYTES_MAX);
-        match self.logs.tail(*job, *generation, *task, bytes_max) {
+    fn log(
+        &self,
+        job: JobId,
+        generation: Option<Generation>,
+        task: Task,
+        bytes_max: u32,
+    ) -> AgentAnswer {
+        let bytes_max = u64::from(bytes_max).min(LOG_BYTES_MAX);
+        match self.logs.tail(job, generation, task, bytes_max) {
             Ok((generation, text)) => AgentAnswer::Log { generation, text },
             Err(why) => AgentAnswer::Refused(why),
         }
@@ -461,6 +470,21 @@ impl Agent {
     fn folder(&self, key: Key) -> PathBuf {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
+}
+
+/// Answers whether a folder of several hosts is one. A file system may not answer at all.
+fn probe_folder(
+    user: TaskUser,
+    folder: String,
+    name: String,
+    act: ProbeAct,
+    reply: oneshot::Sender<AgentAnswer>,
+) {
+    tokio::task::spawn_blocking(move || {
+        let found = checkpoint::probe(&folder, &name, act, &user);
+        // Whoever asked may be gone: then nobody needs the answer.
+        let _ = reply.send(found.map_or_else(AgentAnswer::Refused, AgentAnswer::Probed));
+    });
 }
 
 #[cfg(test)]
