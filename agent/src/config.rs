@@ -29,6 +29,11 @@ pub(crate) struct Settings {
     pub(crate) stop_grace_ms: u64,
     pub(crate) disconnect_stop_ms: u64,
     pub(crate) log_bytes_max: u64,
+    /// Parts of checkpoints kept on this node, together.
+    pub(crate) spool_bytes_max: u64,
+    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the client follows `HADOOP_CONF_DIR`
+    /// where none.
+    pub(crate) hadoop_conf_dir: Option<PathBuf>,
     pub(crate) tls: TlsConfig,
     pub(crate) capacity: Override,
 }
@@ -94,6 +99,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         stop_grace_ms: config.stop_grace.0,
         disconnect_stop_ms: config.disconnect_stop.0,
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
+        spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
+        hadoop_conf_dir: config.hadoop_conf_dir.map(PathBuf::from),
         tls: config.tls,
         capacity,
     })

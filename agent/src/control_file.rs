@@ -11,7 +11,7 @@ use model::agent::CheckpointOrder;
 use model::notes::BlockPart;
 use serde::Serialize;
 
-use crate::task::environment::local_path;
+use crate::task::environment::reachable;
 
 const FILE: &str = "control.json";
 const TEMPORARY: &str = ".control.json.new";
@@ -42,9 +42,8 @@ struct Checkpoint<'a> {
 /// # Errors
 /// Where the file system refuses, or the order's folder is not on this machine.
 pub(crate) fn write(folder: &Path, order: Option<&CheckpointOrder>) -> io::Result<()> {
-    let path = order.map(|order| local_path(&order.directory)).transpose();
-    let path = path.map_err(io::Error::other)?.unwrap_or_default();
-    let directory = path.to_string_lossy();
+    let directory = order.map(|order| reachable(&order.directory)).transpose();
+    let directory = directory.map_err(io::Error::other)?.unwrap_or_default();
     let checkpoint = order.map(|order| Checkpoint {
         id: order.checkpoint.0,
         at_step: order.at_step,
@@ -129,6 +128,9 @@ mod tests {
         write(dir.path(), Some(&order)).unwrap();
         assert!(read().contains(r#""at_step":null"#) && read().contains("continue"), "{}", read());
         order.directory = "hdfs://x/y".to_owned();
+        write(dir.path(), Some(&order)).unwrap();
+        assert!(read().contains(r#""directory":"hdfs://x/y""#), "{}", read());
+        order.directory = "file://host/y".to_owned();
         assert!(write(dir.path(), Some(&order)).is_err());
     }
 

@@ -77,6 +77,7 @@ fn known() -> Table {
     let text = Some(String::new());
     let config = MasterConfig {
         state_dir: text.clone(),
+        hadoop_conf_dir: text.clone(),
         tls: TlsConfig { ca: text.clone(), certificate: text.clone(), key: text },
         ..MasterConfig::default()
     };

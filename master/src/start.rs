@@ -10,6 +10,7 @@ use control::record::Record;
 use control::{Control, Settings};
 use model::config::MasterConfig;
 use net::{ResetKeys, Server, ServerOptions};
+use storage::HdfsSettings;
 use storage::snapshot::Header;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -128,10 +129,12 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
+    let conf_dir = config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from);
+    let hdfs = HdfsSettings { conf_dir, ..HdfsSettings::default() };
     let hands = Hands {
         keeper,
         planner,
-        publisher: Publisher::new(),
+        publisher: Publisher::new(hdfs, config.jobs.checkpoint_timeout.0),
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),

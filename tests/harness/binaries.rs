@@ -36,8 +36,11 @@ impl Binaries {
     }
 
     fn build_now() -> Result<Self> {
+        // As these tests themselves were built.
+        let profile: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
         let output = Command::new(env!("CARGO"))
             .args(["build", "--message-format", "json-render-diagnostics"])
+            .args(profile)
             .args(["--package", "master", "--package", "agent", "--package", "cli"])
             .current_dir(checkout())
             .output()

@@ -13,6 +13,8 @@ import os
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
+from . import gateway
+
 if TYPE_CHECKING:
     import numpy
 
@@ -97,17 +99,32 @@ def write_json(folder: str, name: str, document: Any) -> Part:
     return write_file(folder, name, lambda file: _write(file, text.encode("utf-8")))
 
 
+def described(name: str, content: bytes) -> Part:
+    """The part that a small file of this content is."""
+    return Part(name, len(content), zlib.crc32(content))
+
+
 def describe(folder: str, name: str) -> Part:
     """The part that a small file is now. Raises OSError when there is none."""
     with open(os.path.join(folder, name), "rb") as file:
-        content = file.read()
-    return Part(name, len(content), zlib.crc32(content))
+        return described(name, file.read())
+
+
+def path_of(folder: str, name: str) -> str:
+    """A file of this machine to read a part of a published checkpoint from.
+
+    Raises CheckpointDamaged where storage has none, or another than was written.
+    """
+    try:
+        return gateway.path_of(folder, name)
+    except gateway.NotWhole as error:
+        raise CheckpointDamaged(str(error)) from error
 
 
 def read_verified(folder: str, part: Part) -> bytes:
     """The bytes of a part; raises CheckpointDamaged unless size and checksum agree."""
     try:
-        with open(os.path.join(folder, part.file), "rb") as file:
+        with open(path_of(folder, part.file), "rb") as file:
             content = file.read()
     except OSError as error:
         raise CheckpointDamaged(f"cannot read {part.file}: {error.strerror}") from error
@@ -136,7 +153,7 @@ class Manifest:
         """Raises CheckpointDamaged when the manifest is missing or cannot be read."""
         self.folder = folder
         try:
-            with open(os.path.join(folder, MANIFEST), "rb") as file:
+            with open(path_of(folder, MANIFEST), "rb") as file:
                 self.document: Dict[str, Any] = json.loads(file.read())
             if self.document["schema"] != SCHEMA:
                 raise ValueError(f"schema {self.document['schema']!r} is not {SCHEMA!r}")

@@ -1,8 +1,9 @@
 """A worker's side of a checkpoint: stop at the named step, save, hold or go on.
 
 No barrier of the store is entered here: a worker that died would leave the others in
-it for ever. Workers meet by files in the checkpoint's folder instead, and keep reading
-the agent's orders meanwhile, so that any wait can be called off.
+it for ever. Workers meet by files in the checkpoint's folder instead, or by marks that
+their agents carry, and keep reading the agent's orders meanwhile, so that any wait can
+be called off.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, NoReturn, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Set, Tuple
 
+from . import gateway
 from .checkpoint import Part
 from .control import Control, Request
 from .environment import Settings
@@ -24,6 +26,9 @@ REPEAT_S = 1.0
 # How long after a checkpoint that does not hold rank 0 repeats that it is saved.
 SAVED_REPEAT_S = 5.0
 ERROR_TEXT_MAX = 500
+# How often another node's mark is looked for.
+MARKS_REST_S_MIN = 0.02
+MARKS_REST_S_MAX = 0.5
 
 DONE = "done"
 
@@ -48,11 +53,12 @@ class Holder:
         reporter: Reporter,
         leaving: threading.Event,
         leave: Callable[[], NoReturn],
-        save: Callable[[Request, Dict[int, Standing]], Dict[str, Any]],
+        save: Callable[[Request, Dict[int, Standing]], Callable[[], Dict[str, Any]]],
     ) -> None:
-        """``save(request, standings by rank)`` writes everything (rank 0 only).
+        """``save(request, standings by rank)`` writes the parts (rank 0 only).
 
-        It returns the fields of the `saved` report, and raises when it cannot.
+        It returns what completes the checkpoint, with no worker's help, and gives the
+        fields of the `saved` report. Both raise when they cannot.
         """
         self._sync = settings.mode == "sync"
         self._workers = settings.workers
@@ -65,9 +71,11 @@ class Holder:
         self._handled: Set[int] = set()
         self._missed: Set[Tuple[int, int]] = set()
         self._saved: Optional[Tuple[float, float, Dict[str, Any]]] = None
+        self._completing: Optional[_Completion] = None
 
     def at_boundary(self, standing: Callable[[], Standing], step: int, finished: bool) -> None:
         """Obey a request, if there is one for this point between two steps."""
+        self._look_at_completion()
         self._repeat_saved()
         request = self._control.poll()
         if request is None or request.released or request.id in self._handled:
@@ -108,8 +116,7 @@ class Holder:
             if request.hold:
                 self._until_released(visit, saved)
             elif saved is not None:
-                now = time.monotonic()
-                self._saved = (now + SAVED_REPEAT_S, now + REPEAT_S, saved)
+                self._keep_saying(saved)
         except Withdrawn:
             visit.withdraw()
         except Exception as error:  # pylint: disable=broad-except
@@ -139,13 +146,55 @@ class Holder:
         self, visit: "_Visit", standings: Dict[int, Standing]
     ) -> Dict[str, Any]:
         try:
-            saved = self._save(visit.request, standings)
+            complete = self._save(visit.request, standings)
+            if visit.remote:
+                # Storage may take its time: until then orders are heard, and where the
+                # workers may go on, they do.
+                self._completing = _Completion(visit.request.id, complete)
+                if not visit.request.hold:
+                    visit.tell_done(None)
+                    return None
+                saved = self._completed(visit, self._completing)
+            else:
+                saved = complete()
+        except Withdrawn:
+            raise
         except Exception as error:
             visit.tell_done(describe(error)[:ERROR_TEXT_MAX])
             raise
         visit.tell_done(None)
         self._reporter.send("saved", **saved)
         return saved
+
+    def _completed(self, visit: "_Visit", completing: "_Completion") -> Dict[str, Any]:
+        """Wait for the end of a completion while the workers stand still."""
+        self._completing = None
+        repeat = _Repeat()
+        while not completing.over.wait(POLL_S):
+            self._wait(visit.request, finished=True)
+            if repeat.due():
+                self._report_reached(visit)
+        return completing.result()
+
+    def _keep_saying(self, saved: Dict[str, Any]) -> None:
+        now = time.monotonic()
+        self._saved = (now + SAVED_REPEAT_S, now + REPEAT_S, saved)
+
+    def _look_at_completion(self) -> None:
+        """Tell of a checkpoint that was completed while training went on."""
+        completing = self._completing
+        if completing is None or not completing.over.is_set():
+            return
+        self._completing = None
+        try:
+            saved = completing.result()
+        except Exception as error:  # pylint: disable=broad-except
+            self._reporter.send(
+                "failed", checkpoint=completing.checkpoint, error=describe(error)[:ERROR_TEXT_MAX]
+            )
+        else:
+            self._reporter.send("saved", **saved)
+            self._keep_saying(saved)
 
     def _until_released(self, visit: "_Visit", saved: Optional[Dict[str, Any]]) -> None:
         repeat = _Repeat()
@@ -186,38 +235,60 @@ class Holder:
                 self._saved = None if now >= until else (until, now + REPEAT_S, saved)
 
 
+class _Completion:
+    """The end of a checkpoint on a thread of its own."""
+
+    def __init__(self, checkpoint: int, complete: Callable[[], Dict[str, Any]]) -> None:
+        self.checkpoint = checkpoint
+        self.over = threading.Event()
+        self._complete = complete
+        self._saved: Optional[Dict[str, Any]] = None
+        self._error: Optional[Exception] = None
+        threading.Thread(target=self._run, name="optimus-complete", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._saved = self._complete()
+        except Exception as error:  # pylint: disable=broad-except
+            self._error = error
+        self.over.set()
+
+    def result(self) -> Dict[str, Any]:
+        """Once it is over: the fields of the report. Raises what went wrong."""
+        if self._error is not None:
+            raise self._error
+        assert self._saved is not None, "it is over without an error"
+        return self._saved
+
+
 class _Visit:
-    """One worker's stay at one checkpoint, and its files in the folder."""
+    """One worker's stay at one checkpoint, and its marks there."""
 
     def __init__(self, request: Request, rank: int, standing: Standing) -> None:
         self.request = request
         self.standing = standing
-        self._own = self._path(f"reached-{rank}")
+        self.remote = gateway.is_remote(request.directory)
+        self._marks: Any = _Marks(request) if self.remote else _Files(request.directory)
+        self._own = f"reached-{rank}"
         self._at_step = request.at_step
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self.request.directory, name)
-
     def arrive(self) -> None:
-        """Leave this worker's mark. Raises OSError."""
-        _replace(self._own, dict(self.standing, checkpoint=self.request.id))
+        """Leave this worker's mark. Raises OSError or the gateway's errors."""
+        self._marks.write(self._own, dict(self.standing, checkpoint=self.request.id))
 
     def withdraw(self) -> None:
         """Take the mark away, if it is there."""
-        try:
-            os.remove(self._own)
-        except OSError:
-            pass
+        self._marks.remove(self._own)
 
     def check(self) -> None:
         """Raises OSError when the mark has vanished: someone took the folder away."""
-        os.stat(self._own)
+        self._marks.check(self._own)
 
     def all_standing(self, workers: int) -> Optional[Dict[int, Standing]]:
         """All workers' standings by rank, once all are here; None before."""
         standings = {}
-        for rank in range(workers):
-            standing = _read(self._path(f"reached-{rank}"))
+        names = [f"reached-{rank}" for rank in range(workers)]
+        for rank, standing in enumerate(self._marks.read(names)):
             if standing is None or standing["checkpoint"] != self.request.id:
                 return None
             # A mark of an earlier named step may not have been taken away yet.
@@ -229,18 +300,76 @@ class _Visit:
     def tell_done(self, error: Optional[str]) -> None:
         """Rank 0: let the others go on. Silent when the folder cannot be written."""
         try:
-            _replace(self._path(DONE), {"checkpoint": self.request.id, "error": error})
-        except OSError:
+            self._marks.write(DONE, {"checkpoint": self.request.id, "error": error})
+        except (OSError, gateway.StorageAway, gateway.GatewayRefused):
             pass  # the others see the folder's loss, or the master's release
 
     def done(self) -> bool:
         """Whether rank 0 has saved; raises RuntimeError when it could not."""
-        outcome = _read(self._path(DONE))
+        outcome = next(iter(self._marks.read([DONE])))
         if outcome is None or outcome["checkpoint"] != self.request.id:
             return False
         if outcome["error"] is not None:
             raise RuntimeError(f"rank 0 could not save: {outcome['error']}")
         return True
+
+
+class _Files:
+    """Marks as files of a folder that all workers reach."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def write(self, name: str, document: Dict[str, Any]) -> None:
+        _replace(self._path(name), document)
+
+    def remove(self, name: str) -> None:
+        try:
+            os.remove(self._path(name))
+        except OSError:
+            pass
+
+    def check(self, name: str) -> None:
+        os.stat(self._path(name))
+
+    def read(self, names: List[str]) -> Iterator[Optional[Dict[str, Any]]]:
+        return (_read(self._path(name)) for name in names)
+
+
+class _Marks:
+    """Marks that the workers' agents carry. One that was made never changes."""
+
+    def __init__(self, request: Request) -> None:
+        self._checkpoint = request.id
+        # A worker that was called off for a later step comes with another mark.
+        self._step = "" if request.at_step is None else f"-{request.at_step}"
+        self._found: Dict[str, Dict[str, Any]] = {}
+        self._next = 0.0
+        self._rest_s = MARKS_REST_S_MIN
+
+    def write(self, name: str, document: Dict[str, Any]) -> None:
+        gateway.mark(self._checkpoint, name + self._step, json.dumps(document))
+
+    def remove(self, name: str) -> None:
+        pass
+
+    def check(self, name: str) -> None:
+        pass
+
+    def read(self, names: List[str]) -> List[Optional[Dict[str, Any]]]:
+        missing = [name for name in names if name not in self._found]
+        if missing and time.monotonic() >= self._next:
+            texts = gateway.marks(self._checkpoint, [name + self._step for name in missing])
+            for name in missing:
+                if name + self._step in texts:
+                    self._found[name] = json.loads(texts[name + self._step])
+            # Storage is asked less often the longer this takes.
+            self._next = time.monotonic() + self._rest_s
+            self._rest_s = min(self._rest_s * 1.25, MARKS_REST_S_MAX)
+        return [self._found.get(name) for name in names]
 
 
 class _Repeat:

@@ -429,7 +429,9 @@ class Job:
             "samples": epoch.samples, "progress": progress.to_json(), "finished": self._finished,
         }
 
-    def _save(self, request: Request, standings: Dict[int, Standing]) -> Dict[str, Any]:
+    def _save(
+        self, request: Request, standings: Dict[int, Standing]
+    ) -> Callable[[], Dict[str, Any]]:
         assert self._store is not None and self._sampler is not None, "rank 0 has trained"
         return saving.save(
             self.settings, self.seed, self._store, self._sampler, self._kept, request, standings

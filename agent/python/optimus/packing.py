@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from .checkpoint import CheckpointDamaged, Part, read_arrays, write_file
+from .checkpoint import CheckpointDamaged, Part, path_of, read_arrays, write_file
 
 if TYPE_CHECKING:
     import numpy
@@ -62,7 +62,7 @@ class Arrays:
         self._part = part
         self._places = places
         try:
-            self._file = open(os.path.join(folder, part.file), "rb", buffering=0)
+            self._file = open(path_of(folder, part.file), "rb", buffering=0)
             size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise CheckpointDamaged(f"cannot read {part.file}: {error.strerror}") from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from . import sampler as sampling
+from . import gateway, sampler as sampling
 from .checkpoint import (
-    MANIFEST, PARAMETERS, SCHEMA, Manifest, Part, describe, read_verified, server_table, write_json,
+    MANIFEST, PARAMETERS, SCHEMA, Manifest, Part, described, server_table, write_json,
 )
 from .control import Request
 from .environment import Settings
@@ -28,30 +28,24 @@ def save(
     settings: Settings, seed: int, store: "Store", loop: sampling.Sampler,
     kept: Mapping[str, Callable[[], Dict[str, Any]]], request: Request,
     standings: Mapping[int, Standing],
-) -> Dict[str, Any]:
-    """Write a whole checkpoint; all workers stand still meanwhile. Runs on rank 0.
+) -> Callable[[], Dict[str, Any]]:
+    """Write the parts of a checkpoint; all workers stand still meanwhile. Runs on rank 0.
 
-    Returns the fields of the `saved` report. Raises when any part cannot be written.
+    Returns what completes it, and may take as long as storage does: it needs no worker any
+    more, writes the manifest, and returns the fields of the `saved` report. Both raise when
+    any part cannot be written.
     """
     # The scheduler's process comes by here as well, and has no use for it.
     from concurrent.futures import ThreadPoolExecutor
 
-    folder = request.directory
+    target = gateway.target(request.directory, request.id)
     pulled = store.pull_parameters()
     # The servers answer the pulls, then write their states while the parameters arrive here
     # and are written.
     with ThreadPoolExecutor(1) as beside:
-        states = beside.submit(store.save_states, folder, request.id)
-        part, places, table = _save_parameters(folder, pulled, kept)
+        states = beside.submit(store.save_states, request.directory, request.id)
+        part, places, table = _save_parameters(target.folder, pulled, kept)
         states.result()
-    parts = [part]
-    num_update = 0
-    for rank in range(settings.servers):
-        # A server that failed has left no table (and has reported why).
-        described = describe(folder, server_table(rank))
-        document = json.loads(read_verified(folder, described))
-        parts += [described, Part(**document["part"])]
-        num_update = max(num_update, document["optimizer"]["num_update"])
     progress = _progress(settings, loop, standings)
     left = sum(high - low for low, high in progress.epoch_left(progress.epoch, loop.samples))
     manifest = {
@@ -68,16 +62,33 @@ def save(
         "progress": progress.to_json(),
         "servers": settings.servers,
         "workers": settings.workers,
-        "optimizer": dict(store.optimizer_document(), num_update=num_update),
+        "optimizer": store.optimizer_document(),
         "parameters": table,
         "places": places,
         "random": {"seed": seed},
-        "parts": [part.to_json() for part in parts],
     }
     if loop.data is not None:
         manifest["data"] = loop.data
-    written = write_json(folder, MANIFEST, manifest)
-    return saved_report(request.id, manifest, written, PARTS_BYTES_MAX)
+    return lambda: _complete(target, request.id, settings.servers, part, manifest)
+
+
+def _complete(
+    target: Any, checkpoint: int, servers: int, parameters: Part, manifest: Dict[str, Any]
+) -> Dict[str, Any]:
+    target.store([parameters.file])
+    parts = [parameters]
+    num_update = 0
+    for rank in range(servers):
+        # A server that failed has left no table (and has reported why).
+        content = target.read(server_table(rank))
+        document = json.loads(content)
+        parts += [described(server_table(rank), content), Part(**document["part"])]
+        num_update = max(num_update, document["optimizer"]["num_update"])
+    manifest["optimizer"]["num_update"] = num_update
+    manifest["parts"] = [part.to_json() for part in parts]
+    written = write_json(target.folder, MANIFEST, manifest)
+    target.store([MANIFEST])
+    return saved_report(checkpoint, manifest, written, PARTS_BYTES_MAX)
 
 
 def read_kept(manifest: Manifest, name: str) -> Dict[str, "numpy.ndarray"]:

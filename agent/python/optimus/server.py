@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, Optional
 import mxnet as mx
 from mxnet.kvstore.kvstore_server import KVStoreServer
 
-from . import commands, layout, process, states
-from .checkpoint import CheckpointDamaged, Manifest
+from . import commands, gateway, layout, process, states
+from .checkpoint import CheckpointDamaged, Manifest, server_states, server_table
 from .environment import Settings
 from .report import Reporter
 
@@ -116,11 +116,15 @@ class Server(KVStoreServer):
 
     def _save(self, fields: Dict[str, Any]) -> None:
         try:
+            target = gateway.target(fields["folder"], fields["checkpoint"])
             states.save(
-                self._updater, self._initial_numbers, fields["folder"], self._rank,
+                self._updater, self._initial_numbers, target.folder, self._rank,
                 self._settings.servers,
                 layout.from_json(fields["layout"], self._settings.servers),
             )
+            # The table last: its presence says that the part is complete. Nobody is kept
+            # waiting here, or the workers' pushes were too.
+            target.hand_over([server_states(self._rank), server_table(self._rank)])
         except Exception as error:  # pylint: disable=broad-except
             # Training goes on without this checkpoint. Rank 0 sees that our file is
             # missing; only we know why.

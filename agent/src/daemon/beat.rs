@@ -2,7 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
-use model::notes::{BlocksReport, Notes};
+use model::notes::{BlocksReport, Notes, TroubleReport};
 
 use super::Agent;
 use crate::clock;
@@ -59,6 +59,7 @@ impl Agent {
             blocks: self.blocks_told(),
             arrivals: self.arrival_reports(),
             links: self.link_reports(),
+            troubles: self.troubles(),
             data: self.data_told(),
         }
     }
@@ -75,6 +76,15 @@ impl Agent {
             fits
         });
         blocks
+    }
+
+    /// Why checkpoints cannot be completed here.
+    fn troubles(&self) -> Vec<TroubleReport> {
+        let troubles = self.live.iter().filter_map(|(&Key { job, generation }, live)| {
+            let (checkpoint, words) = live.trouble.clone()?;
+            Some(TroubleReport { job, generation, checkpoint, words: printable(&words, 500) })
+        });
+        troubles.collect()
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

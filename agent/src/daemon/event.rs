@@ -41,6 +41,12 @@ pub(crate) enum Event {
         checkpoint: CheckpointId,
         made: Result<(), String>,
     },
+    /// A part of a checkpoint could not be stored, and no task waits for the answer.
+    Part {
+        key: Key,
+        checkpoint: CheckpointId,
+        why: String,
+    },
     /// The index of a generation's data set is in its folder, or why it cannot be.
     Dataset {
         key: Key,

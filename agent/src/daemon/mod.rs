@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::clock;
 use crate::config::Settings;
+use crate::gateway::{Gateway, Served};
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
 use crate::probe::gpu::Gpus;
@@ -74,6 +75,7 @@ pub(crate) struct Agent {
     line: sockets::Line,
     logs: Logs,
     rotating: bool,
+    gateway: Arc<Gateway>,
     events: mpsc::Sender<Event>,
     heartbeats: watch::Sender<Option<Beat>>,
     connected: bool,
@@ -102,10 +104,14 @@ const NEVER: Millis = Millis(u64::MAX);
 struct Live {
     telemetry: Option<Telemetry>,
     reader: Reader,
+    /// The tasks' way to storage; none where it could not be opened again.
+    files: Option<Served>,
     tasks: BTreeMap<Task, LiveTask>,
     /// Set to keep a launch under way from starting more.
     cancelled: Arc<AtomicBool>,
     folder: Folder,
+    /// Why the present checkpoint fails here.
+    trouble: Option<(CheckpointId, String)>,
     /// `control.json` shows the ledger's order.
     control_written: bool,
     /// What `assignment.json` says, once it is there.
@@ -253,6 +259,7 @@ impl Agent {
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
+            Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
             Event::Gpus(reading) => self.gpus.take(reading, now),
             Event::Rotated => self.rotating = false,
@@ -272,6 +279,7 @@ impl Agent {
 
     fn on_desired(&mut self, desired: Desired, now: Millis) {
         self.in_contact(now);
+        self.tell_gateway(&desired);
         let before = self.desired.replace(desired);
         if !self.obey(now) {
             self.desired = before;

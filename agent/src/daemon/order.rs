@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::agent::CheckpointOrder;
@@ -9,7 +10,9 @@ use model::{CheckpointId, Millis, Role, Task};
 
 use super::{Agent, Event, Folder};
 use crate::checkpoint;
+use crate::clock;
 use crate::control_file;
+use crate::gateway::{self, Served};
 use crate::ledger::Key;
 use crate::task::environment::local_path;
 
@@ -33,8 +36,12 @@ impl Agent {
         }
         let workers = held.tasks.keys().any(|task| task.role == Role::Worker);
         held.order.clone_from(&order);
+        if let Some(files) = &live.files {
+            files.want(|wanted| wanted.order.clone_from(&order));
+        }
         live.control_written = false;
         if !same {
+            live.trouble = None;
             self.unsaved_since.get_or_insert(now);
         }
         let Some(order) = order else { return self.write_control(key, now) };
@@ -53,15 +60,21 @@ impl Agent {
 
     fn make_folder(&self, key: Key, order: &CheckpointOrder) {
         let (checkpoint, events) = (order.checkpoint, self.events.clone());
-        let user = self.settings.user.clone();
-        let path = local_path(&order.directory);
+        let (user, gateway) = (self.settings.user.clone(), Arc::clone(&self.gateway));
+        let files = self.live.get(&key).and_then(|live| live.files.as_ref());
+        let (directory, resume) = (order.directory.clone(), files.and_then(Served::resume));
         tokio::spawn(async move {
-            let make = tokio::task::spawn_blocking(move || checkpoint::make_folder(&path?, &user));
+            let make = tokio::task::spawn_blocking(move || {
+                if gateway::is_remote(&directory) {
+                    return gateway.prepare(&directory, resume.as_deref());
+                }
+                checkpoint::make_folder(&local_path(&directory)?, &user)
+            });
             let made = match tokio::time::timeout(FOLDER_LIMIT, make).await {
                 Ok(Ok(made)) => made,
                 Ok(Err(panic)) => Err(panic.to_string()),
                 Err(_) => Err(format!(
-                    "the file system has not made the checkpoint folder in {} s",
+                    "storage has not made the checkpoint folder in {} s",
                     FOLDER_LIMIT.as_secs()
                 )),
             };
@@ -90,6 +103,15 @@ impl Agent {
         }
     }
 
+    /// A part of the present checkpoint could not be stored from here.
+    pub(super) fn on_part(&mut self, key: Key, checkpoint: CheckpointId, why: &str, now: Millis) {
+        let held = self.ledger.generations.get(&key);
+        let order = held.and_then(|held| held.order.as_ref());
+        if order.is_some_and(|order| order.checkpoint == checkpoint) {
+            self.order_failed(key, why, now);
+        }
+    }
+
     /// Writes the ledger's order to the generation's `control.json`.
     fn write_control(&mut self, key: Key, now: Millis) {
         let folder = self.folder(key);
@@ -114,6 +136,7 @@ impl Agent {
         };
         let Some(order) = &held.order else { return };
         live.folder = Folder::Failed(order.checkpoint);
+        live.trouble = Some((order.checkpoint, why.to_owned()));
         let workers = held.tasks.keys().filter(|task| task.role == Role::Worker);
         let first = workers.map(|task: &Task| task.index).min();
         if let (Some(telemetry), Some(worker)) = (&mut live.telemetry, first) {
@@ -138,7 +161,7 @@ impl Agent {
         let folders: Vec<_> = over.into_iter().map(|key| self.folder(key)).collect();
         let held: std::collections::BTreeSet<Key> =
             self.ledger.generations.keys().copied().collect();
-        let logs = self.logs.clone();
+        let (logs, gateway) = (self.logs.clone(), Arc::clone(&self.gateway));
         tokio::task::spawn_blocking(move || {
             for folder in folders {
                 match fs::remove_dir_all(&folder) {
@@ -149,6 +172,7 @@ impl Agent {
                 }
             }
             logs.prune(|key| held.contains(&key));
+            gateway.prune(|job| held.iter().any(|key| key.job == job), clock::unix_ms());
         });
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use model::{BootId, Incarnation, Millis};
@@ -10,6 +11,7 @@ use nix::unistd::{Gid, Uid};
 
 use super::{Agent, Due, Ended, Live, LiveTask, NEVER, Parts, read_socket};
 use crate::clock;
+use crate::gateway::{Gateway, Served};
 use crate::ledger::{Found, Held, HeldTask, Key, Ledger, LedgerFile, State, Stopping};
 use crate::probe::host::Host;
 use crate::procfs::{self, Census, Mark};
@@ -42,6 +44,7 @@ impl Agent {
         }
         ledger.incarnation = ledger.incarnation.next();
         let logs = Logs::new(&settings.state_dir, settings.log_bytes_max);
+        let gateway = Arc::new(Gateway::new(&settings, events.clone()));
         let mut agent = Self {
             host: Host::new(&settings.state_dir),
             contact: read_contact(&settings.state_dir, &boot, now),
@@ -61,6 +64,7 @@ impl Agent {
             line: super::sockets::Line::default(),
             logs,
             rotating: false,
+            gateway,
             events,
             heartbeats,
             connected: false,
@@ -191,8 +195,15 @@ impl Agent {
                 telemetry.add(task, pid);
             }
         }
+        let files = Served::open(&self.gateway, key, &folder, (uid, gid), false)
+            .inspect_err(|error| tracing::warn!(%key, %error, "tasks have no way to storage"))
+            .ok();
+        if let Some(files) = &files {
+            files.want(|wanted| wanted.order.clone_from(&held.order));
+        }
         let live: &mut Live = self.live.entry(key).or_default();
         live.reader = reader;
+        live.files = files;
         live.telemetry = Some(telemetry);
     }
 

@@ -14,6 +14,7 @@ use nix::unistd::chown;
 
 use super::{Agent, Event, Live, LiveTask, read_socket};
 use crate::control_file;
+use crate::gateway::Served;
 use crate::ledger::{Held, HeldTask, Key, State};
 use crate::procfs::Mark;
 use crate::task::environment::{self, Place};
@@ -65,7 +66,7 @@ impl Agent {
     ) -> Result<Vec<Prepared>, String> {
         let folder = self.folder(key);
         if self.live.get(&key).is_none_or(|live| live.telemetry.is_none()) {
-            self.open_generation(key, &folder).map_err(|error| {
+            self.open_generation(key, &folder, launch).map_err(|error| {
                 format!("cannot start: cannot make {}: {error}", folder.display())
             })?;
         }
@@ -110,7 +111,7 @@ impl Agent {
 
     /// The generation's folder with its socket and `control.json`; given to the task's user
     /// last, so that nobody else's file can be in the way.
-    fn open_generation(&mut self, key: Key, folder: &Path) -> io::Result<()> {
+    fn open_generation(&mut self, key: Key, folder: &Path, launch: &Launch) -> io::Result<()> {
         let user = &self.settings.user;
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -121,14 +122,25 @@ impl Agent {
         DirBuilder::new().mode(0o700).create(&temporary)?;
         control_file::write(folder, None)?;
         let socket = telemetry::bind(folder, user.uid, user.gid)?;
+        let here = launch.tasks.iter().filter(|task| task.role == Role::Worker).count();
+        let alone = u32::try_from(here) == Ok(launch.shape.workers);
+        let files = Served::open(&self.gateway, key, folder, (user.uid, user.gid), alone)?;
+        files.want(|wanted| wanted.resume = launch.resume.clone());
         chown(&temporary, Some(user.uid), Some(user.gid))?;
         chown(folder, Some(user.uid), Some(user.gid))?;
         let mark = self.mark(key, Task::SCHEDULER);
         let telemetry = Telemetry::new(socket, user.uid.as_raw(), &mark, true);
         let reader = read_socket(key, telemetry.socket()?, self.events.clone())?;
-        let live =
-            Live { telemetry: Some(telemetry), reader, control_written: true, ..Live::default() };
-        self.live.insert(key, live);
+        self.live.insert(
+            key,
+            Live {
+                telemetry: Some(telemetry),
+                reader,
+                files: Some(files),
+                control_written: true,
+                ..Live::default()
+            },
+        );
         Ok(())
     }
 

@@ -40,6 +40,18 @@ pub(crate) fn local_path(url: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// A checkpoint's folder as tasks name it: a path of this machine, or the URL of one that they
+/// reach through their agent.
+///
+/// # Errors
+/// Where it is on this machine and not from the root.
+pub(crate) fn reachable(url: &str) -> Result<String, String> {
+    if crate::gateway::is_remote(url) {
+        return Ok(url.to_owned());
+    }
+    local_path(url).map(|path| path.display().to_string())
+}
+
 /// All variables of one task. What the job sets itself comes over the agent's defaults, what the
 /// package relies on over both. `DMLC_ROLE` is missing on purpose: with it in place,
 /// `import mxnet` starts the role at once, and the package sets it later.
@@ -89,7 +101,7 @@ pub(crate) fn of_task(
         set("OPTIMUS_ASSIGNMENT", "wait".to_owned());
     }
     if let Some(url) = &launch.resume {
-        set("OPTIMUS_RESUME", local_path(url)?.display().to_string());
+        set("OPTIMUS_RESUME", reachable(url)?);
     }
     set("DMLC_PS_ROOT_URI", launch.root_host.clone());
     set("DMLC_PS_ROOT_PORT", launch.root_port.to_string());
@@ -243,6 +255,8 @@ mod tests {
             assert!(!found.contains_key(name), "{name}");
         }
         launch.resume = Some("hdfs://x/y".to_owned());
-        assert!(of(&launch, "n1/j12/3/worker0", &[]).unwrap_err().contains("hdfs://x/y"));
+        assert_eq!(of(&launch, "n1/j12/3/worker0", &[]).unwrap()["OPTIMUS_RESUME"], "hdfs://x/y");
+        launch.resume = Some("file://x/y".to_owned());
+        assert!(of(&launch, "n1/j12/3/worker0", &[]).unwrap_err().contains("file://x/y"));
     }
 }

@@ -215,6 +215,16 @@ pub enum CheckpointState {
     },
 }
 
+/// Start of the words of a failure that passes by itself, or once somebody frees space: storage
+/// answers not, or takes nothing more.
+pub const STORAGE_AWAY: &str = "storage is away: ";
+
+/// True where words about a failure say that storage was away.
+#[must_use]
+pub fn says_storage_away(words: &str) -> bool {
+    words.contains(STORAGE_AWAY)
+}
+
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Part {

@@ -18,6 +18,8 @@ pub struct MasterConfig {
     pub listen: String,
     /// Folder of the store; the default depends on the user.
     pub state_dir: Option<String>,
+    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
+    pub hadoop_conf_dir: Option<String>,
     pub tls: TlsConfig,
     pub rounds: RoundConfig,
     pub nodes: NodeTimesConfig,
@@ -48,6 +50,10 @@ pub struct AgentConfig {
     pub disconnect_stop: DurationMs,
     /// Output kept for each task: one file of this size and one older.
     pub log_bytes_max: String,
+    /// Parts of checkpoints that this node keeps to store and to read again, all jobs together.
+    pub spool_bytes_max: String,
+    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
+    pub hadoop_conf_dir: Option<String>,
     pub tls: TlsConfig,
     pub capacity: CapacityConfig,
 }
@@ -151,6 +157,7 @@ impl Default for MasterConfig {
             cluster: "optimus".to_owned(),
             listen: "127.0.0.1:7600".to_owned(),
             state_dir: None,
+            hadoop_conf_dir: None,
             tls: TlsConfig::default(),
             rounds: RoundConfig::default(),
             nodes: NodeTimesConfig::default(),
@@ -174,6 +181,8 @@ impl Default for AgentConfig {
             stop_grace: DurationMs::seconds(10),
             disconnect_stop: DurationMs::seconds(45),
             log_bytes_max: "8MiB".to_owned(),
+            spool_bytes_max: "32GiB".to_owned(),
+            hadoop_conf_dir: None,
             tls: TlsConfig::default(),
             capacity: CapacityConfig::default(),
         }
@@ -392,6 +401,9 @@ impl AgentConfig {
         check_positive("disconnect_stop", self.disconnect_stop, &mut faults);
         if let Err(error) = parse_bytes(&self.log_bytes_max) {
             faults.push(Fault::new("log_bytes_max", error.to_string(), "give such as 8MiB"));
+        }
+        if let Err(error) = parse_bytes(&self.spool_bytes_max) {
+            faults.push(Fault::new("spool_bytes_max", error.to_string(), "give such as 32GiB"));
         }
         if let Some(Err(error)) = self.capacity.cpus.map(cpus_milli) {
             faults.push(Fault::new("capacity.cpus", error.to_string(), "give such as 16"));

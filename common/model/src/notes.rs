@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, JobId};
+use crate::ids::{CheckpointId, Generation, JobId};
 use crate::options::DataSpec;
 
 /// The first protocol with these messages.
@@ -23,6 +23,7 @@ pub struct Notes {
     /// Where the local workers' connections come from, so that their gradients can be told apart
     /// at the servers.
     pub links: Vec<LinkReport>,
+    pub troubles: Vec<TroubleReport>,
     pub data: Vec<DataReport>,
 }
 
@@ -47,6 +48,17 @@ pub struct LinkReport {
     pub generation: Generation,
     pub worker: u32,
     pub from: Vec<SocketAddr>,
+}
+
+/// Why a checkpoint cannot be completed on a node: also on one that has servers only, whose
+/// trouble no worker could tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TroubleReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub checkpoint: CheckpointId,
+    /// At most 500 bytes.
+    pub words: String,
 }
 
 /// What the data set of a job holds, from an agent that has its index.

@@ -10,10 +10,11 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 33] = [
+pub(crate) const MASTER_KEYS: [Key; 34] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
+    Key::optional("hadoop_conf_dir", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
@@ -47,7 +48,7 @@ pub(crate) const MASTER_KEYS: [Key; 33] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 17] = [
+pub(crate) const AGENT_KEYS: [Key; 19] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -58,6 +59,8 @@ pub(crate) const AGENT_KEYS: [Key; 17] = [
     Key::optional("stop_grace", Want::Duration),
     Key::optional("disconnect_stop", Want::Duration),
     Key::optional("log_bytes_max", Want::Size),
+    Key::optional("spool_bytes_max", Want::Size),
+    Key::optional("hadoop_conf_dir", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),

@@ -26,6 +26,8 @@ pub(crate) enum JobTimer {
     Room,
     /// Measurements are to be looked at.
     Look,
+    /// Storage that was away may be back.
+    Storage,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,7 +60,7 @@ impl Timers {
     /// Every timer of a job, so that nothing of an earlier phase can fire in a later one.
     pub(crate) fn cancel_job(&mut self, job: JobId) {
         let from = Timer::Job(job, JobTimer::Start);
-        let to = Timer::Job(job, JobTimer::Look);
+        let to = Timer::Job(job, JobTimer::Storage);
         let timers: Vec<_> = self.armed.range(from..=to).map(|(timer, _)| timer.clone()).collect();
         for timer in timers {
             self.cancel(&timer);

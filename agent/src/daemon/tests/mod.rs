@@ -74,6 +74,8 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         stop_grace_ms: 300,
         disconnect_stop_ms: 45_000,
         log_bytes_max: 1 << 20,
+        spool_bytes_max: 1 << 30,
+        hadoop_conf_dir: None,
         tls: model::config::TlsConfig::default(),
         capacity: Override::default(),
     };

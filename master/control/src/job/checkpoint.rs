@@ -8,7 +8,7 @@ use crate::event::Published;
 use crate::job::epochs::ended;
 use crate::job::phase::{Goal, JobEvent, Life, Next, Partial, Phase, Reached, Save, Saved};
 use crate::job::progress::{step_ahead, work_at};
-use crate::job::rescale::RETRY_MS;
+use crate::job::save_failed::FAILED_NOTE;
 use crate::job::{Job, float};
 use crate::record::{CheckpointRecord, Wish};
 use crate::step::Control;
@@ -18,10 +18,6 @@ use crate::timers::{JobTimer, Timer};
 const AHEAD_S: f64 = 3.0;
 /// A step that is missed so often is never met.
 const RENAMES_MAX: u32 = 6;
-/// Tries of the checkpoint that a job's end or pause waits for.
-const TRIES_MAX: u32 = 3;
-/// Rounds for which a job whose checkpoint failed is not asked to move again.
-const BARRED_ROUNDS: u32 = 3;
 const PARTS_MAX: usize = 16_384;
 const LITTER_MAX: usize = 32;
 
@@ -307,6 +303,10 @@ impl Control {
             job.record.failures_in_row = 0;
         }
         job.record.save_tries = 0;
+        job.record.note.take_if(|note| note.starts_with(FAILED_NOTE));
+        if let Some(live) = job.live.as_mut() {
+            live.storage_away = 0;
+        }
         let text = format!("{checkpoint} at step {} is safe, {} bytes", record.step, record.bytes);
         job.record.progress.step = job.record.progress.step.max(record.step);
         job.record.checkpoints.push(record);
@@ -385,81 +385,6 @@ impl Control {
             format!("{} did not get there in time", missing.join(", "))
         };
         self.save_failed(id, &why);
-    }
-
-    fn save_failed_of(&mut self, id: JobId, checkpoint: CheckpointId, why: &str) {
-        let Phase::Checkpointing { save, .. } = self.job(id).phase() else { return };
-        if save.order.checkpoint == checkpoint {
-            self.save_failed(id, why);
-        }
-    }
-
-    /// No checkpoint: the generation trains on, and whoever wanted it waits or goes without.
-    pub(crate) fn save_failed(&mut self, id: JobId, why: &str) {
-        let now = self.now.mono;
-        let grace_ms = self.settings.stop_grace_ms;
-        let job = self.job_mut(id);
-        let Phase::Checkpointing { life, save, goal } = &job.record.phase else { return };
-        let (generation, checkpoint) = (life.generation, save.order.checkpoint);
-        let goal = goal.clone();
-        let held = !save.reached.is_empty();
-        if goal != Goal::Continue {
-            job.record.save_tries = job.record.save_tries.saturating_add(1);
-        }
-        let last_try = job.record.save_tries >= TRIES_MAX;
-        let mut go_without = None;
-        let what = match goal {
-            Goal::Leave(Next::Cancel { note }) => {
-                go_without =
-                    Some(Next::Cancel { note: format!("{note}; no last checkpoint: {why}") });
-                "cancelled without it"
-            }
-            Goal::Leave(Next::Complete { note }) if last_try => {
-                let note = format!("{note}; no last checkpoint: {why}");
-                go_without = Some(Next::Complete { note });
-                "ends without it"
-            }
-            Goal::Leave(Next::Pause) if last_try => {
-                job.record.wish = None;
-                job.record.save_tries = 0;
-                "the pause is given up; ask again once the cause is mended"
-            }
-            Goal::Leave(Next::Complete { .. } | Next::Pause) => "tried again soon",
-            Goal::Leave(
-                Next::Start(_) | Next::Queue { .. } | Next::BackOff { .. } | Next::Fail { .. },
-            ) => {
-                job.record.barred_rounds = BARRED_ROUNDS;
-                "keeps its shape for some rounds"
-            }
-            Goal::Continue => {
-                if job.record.wish == Some(Wish::Checkpoint) {
-                    job.record.wish = None;
-                }
-                "tried again later"
-            }
-        };
-        if let Some(live) = job.live.as_mut() {
-            live.save_not_before = now.plus(RETRY_MS);
-            if held {
-                // They waited as they were told.
-                live.progress_at = now;
-            }
-        }
-        let text = format!("checkpoint {checkpoint} failed: {why}; {what}");
-        job.record.note = Some(text.clone());
-        self.tell(Some(id), None, "checkpoint", text);
-        if let Some(next) = go_without {
-            self.job_mut(id).record.wish = None;
-            self.stop(id, next, grace_ms);
-        } else {
-            self.transit(id, JobEvent::CheckpointOver { generation, checkpoint });
-            let job = self.job(id);
-            let again = job.record.wish.is_some() || ended(job).is_some();
-            if again {
-                let at = now.plus(RETRY_MS);
-                self.timers.set_earliest(Timer::Job(id, JobTimer::Periodic), at);
-            }
-        }
     }
 
     /// Folders of checkpoints that came to nothing go with the processes that could write them.

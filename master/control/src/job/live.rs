@@ -42,6 +42,8 @@ pub(crate) struct Live {
     pub(crate) moves_failed: u32,
     /// The newest speed sample that was taken, for the case that it shows a straggler.
     pub(crate) sampled: Option<Sampled>,
+    /// Checkpoints in a row that failed because storage was away.
+    pub(crate) storage_away: u32,
 }
 
 /// A worker that was found slow in enough windows.
@@ -144,6 +146,7 @@ impl Live {
             named: BTreeMap::new(),
             moves_failed: 0,
             sampled: None,
+            storage_away: 0,
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod progress;
 pub(crate) mod rates;
 pub(crate) mod rescale;
 pub(crate) mod restart;
+pub(crate) mod save_failed;
 pub(crate) mod speed;
 pub(crate) mod start;
 pub(crate) mod straggler;

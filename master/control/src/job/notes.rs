@@ -1,10 +1,11 @@
 //! What agents note of a job beside its progress.
 
-use model::notes::{ArrivalReport, LinkReport, Notes};
+use model::notes::{ArrivalReport, LinkReport, Notes, TroubleReport};
 use model::{Generation, JobId, Mode, NodeId, Task};
 
 use crate::event::SessionId;
 use crate::job::live::Live;
+use crate::job::phase::Phase;
 use crate::step::Control;
 
 impl Control {
@@ -16,7 +17,7 @@ impl Control {
         if let Some(node) = self.nodes.get_mut(id) {
             node.tells_notes = true;
         }
-        let Notes { blocks, arrivals, links, data } = notes;
+        let Notes { blocks, arrivals, links, troubles, data } = notes;
         for report in blocks {
             self.on_blocks(id, report);
         }
@@ -25,6 +26,9 @@ impl Control {
         }
         for report in arrivals {
             self.on_arrivals(id, report);
+        }
+        for trouble in troubles {
+            self.on_trouble(id, &trouble);
         }
         for report in data {
             // All agents of a job have the same index, in all generations.
@@ -67,6 +71,19 @@ impl Control {
             }
             Some(_) => {}
             None => self.count("notes of another generation"),
+        }
+    }
+
+    /// A node cannot complete a checkpoint: it fails now rather than at its deadline.
+    fn on_trouble(&mut self, node: &NodeId, trouble: &TroubleReport) {
+        let Some(job) = self.jobs.get(&trouble.job) else { return };
+        let Phase::Checkpointing { life, save, .. } = job.phase() else { return };
+        let ours = life.generation == trouble.generation
+            && save.order.checkpoint == trouble.checkpoint
+            && life.placement.0.iter().any(|share| share.node == *node);
+        if ours && !save.publishing {
+            let words: String = trouble.words.chars().take(500).collect();
+            self.save_failed(trouble.job, &format!("{node}: {words}"));
         }
     }
 }

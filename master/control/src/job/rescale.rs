@@ -219,6 +219,7 @@ impl Control {
         let Some(job) = self.jobs.get(&id) else { return };
         match timer {
             JobTimer::Look => self.look(id),
+            JobTimer::Storage => self.ask_round("storage may be back"),
             JobTimer::Start => self.on_start_late(id),
             JobTimer::Stall => self.on_stall_due(id),
             JobTimer::Checkpoint => self.on_save_late(id),

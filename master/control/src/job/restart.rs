@@ -51,12 +51,12 @@ impl Control {
         let TaskState::Exited(exit) = &report.state else { return };
         if !matches!(job.phase(), Phase::Stopping { .. }) {
             // An agent ends tasks by itself after a long silence; neither that nor an order of
-            // ours is the job's fault.
+            // ours is the job's fault, nor is a checkpoint that cannot be read for now.
             let silent = was == Reachability::Down
                 || (was == Reachability::Suspect && job.spec().on_disconnect != OnDisconnect::Keep);
             let blame = if says_port_busy(&exit.reason) {
                 Blame::Port
-            } else if exit.ordered || silent {
+            } else if exit.ordered || silent || model::agent::says_storage_away(&exit.reason) {
                 Blame::Node
             } else {
                 Blame::Job
