@@ -52,7 +52,12 @@ class Dataset:
     a record is in each format.
 
     A thread reads ahead of the loop. It holds at most ``memory_bytes_max`` bytes: the
-    records that wait, a window that it shuffles, and one that the loop takes from.
+    records that wait, a window that it shuffles, and one that the loop takes from; the
+    batches that the script keeps come on top.
+
+    Along the line of checkpoints that led to a state of the job, every record of every
+    epoch was given out exactly once. What was read after the last checkpoint before a
+    fault led nowhere, and is given out again.
     """
 
     def __init__(
