@@ -9,18 +9,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::JobId;
 use model::options::{DataFormat, DataSpec};
+use storage::Error;
 use storage::dataset::{INDEX_BYTES_MAX, Index, JOB_INDEX};
-use storage::{Error, Storage};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use crate::checkpoint::make_folder;
 use crate::config::TaskUser;
 use crate::control_file;
+use crate::gateway::Gateway;
 use crate::task::environment::local_path;
 use crate::telemetry::printable;
 
@@ -44,6 +46,9 @@ pub(crate) struct Wanted {
     /// Whether this agent is to scan where nobody has yet.
     pub(crate) scans: bool,
     pub(crate) user: TaskUser,
+    pub(crate) gateway: Arc<Gateway>,
+    /// Folder of Hadoop's configuration, for the process that scans.
+    pub(crate) hadoop_conf_dir: Option<PathBuf>,
 }
 
 /// A data set whose index is there.
@@ -106,8 +111,8 @@ fn known(text: &[u8]) -> Result<Known, String> {
 async fn find(wanted: Wanted) -> Result<Vec<u8>, String> {
     let mut told = String::new();
     loop {
-        let (base, job) = (wanted.base.clone(), wanted.job);
-        match blocking(move || published(&base, job)).await {
+        let (gateway, base, job) = (Arc::clone(&wanted.gateway), wanted.base.clone(), wanted.job);
+        match blocking(move || published(&gateway, &base, job)).await {
             Ok(Some(text)) => return Ok(text),
             Ok(None) if wanted.scans => break,
             Ok(None) => {}
@@ -121,7 +126,7 @@ async fn find(wanted: Wanted) -> Result<Vec<u8>, String> {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     tracing::info!(job = %wanted.job, url = wanted.spec.url, "indexing a data set");
-    let text = scan(&wanted.spec, &wanted.user).await?;
+    let text = scan(&wanted).await?;
     blocking(move || publish(&wanted, text)).await
 }
 
@@ -135,9 +140,9 @@ fn path(job: JobId) -> String {
     format!("{job}/{JOB_INDEX}")
 }
 
-fn published(base: &str, job: JobId) -> Result<Option<Vec<u8>>, String> {
-    let read = storage::open(base).and_then(|storage| storage.read(&path(job)));
-    match read {
+fn published(gateway: &Gateway, base: &str, job: JobId) -> Result<Option<Vec<u8>>, String> {
+    let storage = gateway.storage(base).map_err(|trouble| trouble.words)?;
+    match storage.read(&path(job)) {
         Ok(text) => Ok(Some(text)),
         Err(Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(storage::chain(&error)),
@@ -147,7 +152,7 @@ fn published(base: &str, job: JobId) -> Result<Option<Vec<u8>>, String> {
 /// Keeps the index where the job's checkpoints are, unless another one came first.
 fn publish(wanted: &Wanted, text: Vec<u8>) -> Result<Vec<u8>, String> {
     let words = |error: Error| storage::chain(&error);
-    let storage: Box<dyn Storage> = storage::open(&wanted.base).map_err(words)?;
+    let storage = wanted.gateway.storage(&wanted.base).map_err(|trouble| trouble.words)?;
     let folder = wanted.job.to_string();
     // Of the task's user, who writes checkpoints there.
     match local_path(&storage.url(&folder)) {
@@ -162,7 +167,8 @@ fn publish(wanted: &Wanted, text: Vec<u8>) -> Result<Vec<u8>, String> {
 }
 
 /// Runs `optimus-agent index-data`; returns what it prints.
-async fn scan(spec: &DataSpec, user: &TaskUser) -> Result<Vec<u8>, String> {
+async fn scan(wanted: &Wanted) -> Result<Vec<u8>, String> {
+    let Wanted { spec, user, .. } = wanted;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = Command::new(&program);
     command.arg("index-data").arg(&spec.url).args(["--format", spec.format.name()]);
@@ -177,6 +183,8 @@ async fn scan(spec: &DataSpec, user: &TaskUser) -> Result<Vec<u8>, String> {
         if user.switch {
             command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
         }
+    } else if let Some(folder) = &wanted.hadoop_conf_dir {
+        command.env("HADOOP_CONF_DIR", folder);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let cannot = |error| cannot_run(&program, user, error);

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use model::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DataFormat, DataSpec};
+use model::options::{CHUNK_BYTES_MAX, DataFormat, DataSpec};
 use model::units::parse_bytes;
+use storage::HdfsSettings;
 use storage::dataset::{
-    Destination, Index, LocalDestination, LocalSource, Source, import, index_of,
+    Destination, Index, LocalDestination, LocalSource, Source, StoredDestination, StoredSource,
+    import, index_of,
 };
 
 use crate::task::environment::local_path;
@@ -61,7 +63,7 @@ impl Cut {
         };
         let chunk_bytes = parse_bytes(&self.chunk).context("--chunk")?;
         if !(1..=CHUNK_BYTES_MAX).contains(&chunk_bytes) {
-            bail!("--chunk {}: give {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes", self.chunk);
+            bail!("--chunk {}: give at most {CHUNK_BYTES_MAX} bytes", self.chunk);
         }
         Ok(DataSpec { url: url.to_owned(), format, chunk_bytes })
     }
@@ -86,7 +88,8 @@ pub(crate) fn index(arguments: &IndexArguments) -> Result<()> {
 pub(crate) fn import_set(arguments: &ImportArguments) -> Result<()> {
     let spec = arguments.cut.spec(&arguments.source)?;
     let source = source(&arguments.source)?;
-    let mut destination = destination(&arguments.destination, arguments.replication)?;
+    let mut destination =
+        destination(&arguments.destination, arguments.replication, spec.chunk_bytes)?;
     let imported = import(&*source, spec.format, spec.chunk_bytes, &mut *destination);
     let index: Index = imported.map_err(|error| anyhow!(storage::chain(&error)))?;
     let url = destination.url("");
@@ -99,12 +102,26 @@ pub(crate) fn import_set(arguments: &ImportArguments) -> Result<()> {
         .context("cannot print what was imported")
 }
 
+/// HDFS is reached as `HADOOP_CONF_DIR` says.
 fn source(place: &str) -> Result<Box<dyn Source>> {
+    if is_remote(place) {
+        let found = StoredSource::open(place, &HdfsSettings::default());
+        return Ok(Box::new(found.map_err(|error| anyhow!(storage::chain(&error)))?));
+    }
     Ok(Box::new(LocalSource::new(local(place)?)))
 }
 
-fn destination(place: &str, _replication: u32) -> Result<Box<dyn Destination>> {
+fn destination(place: &str, replication: u32, chunk_bytes: u64) -> Result<Box<dyn Destination>> {
+    if is_remote(place) {
+        let settings = HdfsSettings::default();
+        let opened = StoredDestination::open(place, &settings, replication, chunk_bytes);
+        return Ok(Box::new(opened.map_err(|error| anyhow!(storage::chain(&error)))?));
+    }
     Ok(Box::new(LocalDestination::new(local(place)?)))
+}
+
+fn is_remote(place: &str) -> bool {
+    place.starts_with("hdfs://")
 }
 
 /// A path, or the path of a file URL.

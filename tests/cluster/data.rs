@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use harness::binaries::checkout;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use harness::binaries::{Binaries, checkout};
+use harness::hdfs::{Hdfs, HdfsOptions};
 use harness::jobs::{Finish, JobFile};
 use harness::{Cluster, ClusterOptions};
 
@@ -91,32 +93,69 @@ fn counting(cluster: &Cluster, name: &str, data: String) -> Result<JobFile> {
     Ok(file)
 }
 
-#[test]
-fn every_record_is_served_once_over_three_rescales() -> Result<()> {
-    let cluster = Cluster::start(&ClusterOptions::quick(&[3.0, 3.0]))?;
+/// A set of numbered lines in three files.
+fn numbers(cluster: &Cluster) -> Result<PathBuf> {
     let set = cluster.folder.join("numbers");
     fs::create_dir(&set)?;
     for part in 0..3 {
         let numbers = (part * RECORDS / 3..(part + 1) * RECORDS / 3).map(|n| format!("{n}\n"));
         fs::write(set.join(format!("part {part}")), numbers.collect::<String>())?;
     }
-    let url = format!("file://{}", set.display());
+    Ok(set)
+}
+
+/// Trains through some shapes to the end, and counts.
+fn counted(cluster: &Cluster, file: &JobFile, url: &str, shapes: &[(u32, u32)]) -> Result<()> {
+    let job = submit(cluster, file)?;
+    for (servers, workers) in shapes {
+        wait_steps(cluster, &job, 20)?;
+        let (p, w) = (servers.to_string(), workers.to_string());
+        cluster.run(["resize", &job, "--servers", &p, "--workers", &w, "--pin"])?;
+        wait_shape(cluster, &job, &format!("{servers}+{workers}"))?;
+    }
+    wait_phase(cluster, &job, "COMPLETED", 4 * MINUTE)?;
+    let shown = &show(cluster, &job)?["data"];
+    ensure!(shown["url"] == url && shown["format"] == "lines", "{shown}");
+    ensure!(shown["records"] == RECORDS, "{shown}");
+    ensure!(shown["chunks"].as_u64() > Some(20), "{shown}");
+    each_once(&rows(&cluster.folder.join(format!("counted-{}", file.name)))?)
+}
+
+#[test]
+fn every_record_is_served_once_over_three_rescales() -> Result<()> {
+    let cluster = Cluster::start(&ClusterOptions::quick(&[3.0, 3.0]))?;
+    let url = format!("file://{}", numbers(&cluster)?.display());
     let data = format!("url = \"{url}\"\nformat = \"lines\"\nchunk = \"64KiB\"");
     let mut file = counting(&cluster, "data", data)?;
     file.workers = (1, 4);
-    let job = submit(&cluster, &file)?;
-    for (servers, workers) in [(1, 4), (2, 2), (1, 3)] {
-        wait_steps(&cluster, &job, 20)?;
-        let (p, w) = (servers.to_string(), workers.to_string());
-        cluster.run(["resize", &job, "--servers", &p, "--workers", &w, "--pin"])?;
-        wait_shape(&cluster, &job, &format!("{servers}+{workers}"))?;
-    }
-    wait_phase(&cluster, &job, "COMPLETED", 3 * MINUTE)?;
-    let shown = &show(&cluster, &job)?["data"];
-    ensure!(shown["url"] == url.as_str() && shown["format"] == "lines", "{shown}");
-    ensure!(shown["records"] == RECORDS, "{shown}");
-    ensure!(shown["chunks"].as_u64() > Some(20), "{shown}");
-    each_once(&rows(&cluster.folder.join("counted-data"))?)
+    counted(&cluster, &file, &url, &[(1, 4), (2, 2), (1, 3)])
+}
+
+#[test]
+fn a_set_that_was_imported_into_hdfs_is_served_over_rescales() -> Result<()> {
+    let hdfs = Hdfs::start(&HdfsOptions::default()).map_err(|words| anyhow!(words))?;
+    hdfs.make_dir("/ckpt").map_err(|words| anyhow!(words))?;
+    let conf = hdfs.conf_dir().display().to_string();
+    let mut options = ClusterOptions::quick(&[3.0, 3.0]);
+    let line = format!("hadoop_conf_dir = {conf:?}\n");
+    options.master_toml = line.clone() + &options.master_toml;
+    options.agent_toml = line + &options.agent_toml;
+    let cluster = Cluster::start(&options)?;
+    let url = hdfs.url("/data/numbers");
+    let imported = Command::new(&Binaries::build()?.agent)
+        .arg("import-data")
+        .arg(numbers(&cluster)?)
+        .args([url.as_str(), "--format", "lines", "--chunk", "64KiB"])
+        .env("HADOOP_CONF_DIR", &conf)
+        .output()?;
+    ensure!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    let chunk = hdfs.look("/data/numbers/chunk-000000").map_err(|words| anyhow!(words))?;
+    ensure!(chunk.is_some_and(|found| found.closed && found.replication == 2), "{chunk:?}");
+    let data = format!("url = \"{url}\"\nformat = \"lines\"");
+    let mut file = counting(&cluster, "far", data)?;
+    file.checkpoint = hdfs.url("/ckpt");
+    file.workers = (1, 4);
+    counted(&cluster, &file, &url, &[(1, 3), (2, 2)])
 }
 
 #[test]

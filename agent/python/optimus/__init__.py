@@ -11,6 +11,17 @@ when no agent started it::
 :class:`optimus.job.Job` for the rest of a script, and for the reason why a loss must
 be one number for each sample.
 
+A data set that the job's file names in [data] comes to its workers chunk by chunk, every
+record once in an epoch, however often the job is rescaled::
+
+    data = job.dataset("data/train.rec", format="recordio")   # the arguments: alone only
+    for epoch in job.epochs(data):
+        for batch in epoch:
+            x, y = decode(batch.records)                      # a list of bytes
+
+See :class:`optimus.data.Dataset`, :mod:`optimus.index` for the formats, and the example
+``digits_records.py``.
+
 Importing this package imports neither numpy nor MXNet.
 """
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import zlib
 from collections import deque
 from typing import (
-    TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple, Union,
+    TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Set, Tuple, Union,
 )
 
+from . import gateway
 from . import index as indexing
 from .chunks import PLACE_BYTES, AsyncChunks, Chunked, Layout, Segment, SyncChunks
 from .environment import Settings, SettingsError
@@ -28,6 +30,11 @@ SHUFFLE_BYTES = 16 << 20
 AHEAD_BYTES = 32 << 20
 # An index file appears once an agent has scanned the set; this is how often a worker looks.
 POLL_S = 0.05
+# What the agent reads at once.
+PIECE_BYTES_MAX = 8 << 20
+# How long data may be away before the process ends, to be started again.
+STORAGE_AWAY_S_MAX = 600.0
+STORAGE_RETRY_S = 1.0
 
 
 class Dataset:
@@ -45,11 +52,16 @@ class Dataset:
     a record is in each format.
 
     A thread reads ahead of the loop. It holds at most ``memory_bytes_max`` bytes: the
-    records that wait, a window that it shuffles, and one that the loop takes from.
+    records that wait, a window that it shuffles, and one that the loop takes from; the
+    batches that the script keeps come on top.
+
+    Along the line of checkpoints that led to a state of the job, every record of every
+    epoch was given out exactly once. What was read after the last checkpoint before a
+    fault led nowhere, and is given out again.
     """
 
     def __init__(
-        self, index: Index, source: "LocalSource", identity: int,
+        self, index: Index, source: Union["LocalSource", "RemoteSource"], identity: int,
         shuffle_bytes: int = SHUFFLE_BYTES, ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
         """``identity``: checksum of the index, by which a checkpoint knows the set again."""
@@ -331,6 +343,56 @@ class LocalSource:
         return descriptor
 
 
+class RemoteSource:
+    """Files that the agent reads for this process."""
+
+    def __init__(self, url: str, index: Index) -> None:
+        self._url = url.rstrip("/")
+        self._index = index
+        self._seen: Set[int] = set()
+
+    def name(self, file: int) -> str:
+        """The file's URL, for errors."""
+        path = self._index.files[file][0]
+        return f"{self._url}/{path}" if path else self._url
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Raises DataError as :meth:`LocalSource.read` does.
+
+        Storage that is away for a while is waited for: training cannot go on without.
+        """
+        parts = []
+        while size or not parts:
+            part = min(size, PIECE_BYTES_MAX)
+            parts.append(self._piece(file, offset, part))
+            offset += part
+            size -= part
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _piece(self, file: int, offset: int, size: int) -> bytes:
+        path, indexed = self._index.files[file]
+        first = file not in self._seen
+        request = {"op": "read", "file": path, "from": offset, "bytes": size, "whole": first}
+        deadline = time.monotonic() + STORAGE_AWAY_S_MAX
+        while True:
+            try:
+                answer, content = gateway.ask(request)
+                break
+            except gateway.StorageAway as error:
+                if time.monotonic() >= deadline:
+                    raise DataError(f"cannot read {self.name(file)}: {error}") from error
+                time.sleep(STORAGE_RETRY_S)
+            except (gateway.NotWhole, gateway.GatewayRefused) as error:
+                raise DataError(f"{self.name(file)} has changed: {error}") from error
+        if first and answer["length"] != indexed:
+            raise DataError(
+                f"{self.name(file)} has changed: it has {answer['length']} bytes, and had "
+                f"{indexed} when it was indexed"
+            )
+        self._seen.add(file)
+        return content
+
+
 def open_dataset(
     settings: Settings, pause: Callable[[float], None], place: Optional[str] = None,
     format: str = "recordio", record_bytes: Optional[int] = None,
@@ -353,14 +415,14 @@ def open_dataset(
             raise SettingsError("name the file or folder of the data set")
         index = indexing.scan(place, format, record_bytes, chunk_bytes)
         text = index.encode()
+        source: Union[LocalSource, RemoteSource] = LocalSource(place, index)
     else:
         if settings.data is None:
             raise SettingsError("the job has no data set; add [data] to its file")
         assert settings.directory is not None, "it is distributed"
         text = _await(settings.directory, pause)
         index = Index.decode(text)
-        place = _place(settings.data)
-    source = LocalSource(place, index)
+        source = _source(settings.data, index)
     return Dataset(index, source, zlib.crc32(text), shuffle_bytes, ahead_bytes)
 
 
@@ -381,15 +443,15 @@ def check_same(
             )
 
 
-def _place(spec: str) -> str:
+def _source(spec: str, index: Index) -> Union["LocalSource", "RemoteSource"]:
     try:
         url = json.loads(spec)["url"]
     except (ValueError, KeyError, TypeError) as error:
         raise SettingsError(f"OPTIMUS_DATA is {spec!r}, which is not understood") from error
     if not url.startswith("file://"):
-        raise SettingsError(f"{url}: only file:// is read by this version of the package")
+        return RemoteSource(url, index)
     # As everywhere in Optimus, the path is taken as it stands: no %20 for a space.
-    return url[len("file://"):]
+    return LocalSource(url[len("file://"):], index)
 
 
 def _await(directory: str, pause: Callable[[float], None]) -> bytes:

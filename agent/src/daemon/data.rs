@@ -1,11 +1,15 @@
 //! Bringing the index of a job's data set to its workers.
 
+use std::sync::Arc;
+
+use model::agent::Desired;
 use model::notes::DataReport;
 use model::{Millis, Role, Task};
 use tokio::task::AbortHandle;
 
 use super::{Agent, Event};
 use crate::dataset::{self, Known, Wanted};
+use crate::gateway::is_remote;
 use crate::ledger::Key;
 
 /// How far the index of a generation's data set has come.
@@ -36,6 +40,29 @@ impl Agent {
         extra.data.as_ref().map(dataset::told)
     }
 
+    /// Says what the tasks of each generation may ask the gateway for: also one of an earlier
+    /// life of the agent, which does not know it yet.
+    pub(super) fn tell_gateway(&self, desired: &Desired) {
+        for wanted in &desired.generations {
+            let key = Key { job: wanted.job, generation: wanted.generation };
+            let Some(files) = self.live.get(&key).and_then(|live| live.files.as_ref()) else {
+                continue;
+            };
+            files.want(|now| now.resume.clone_from(&wanted.launch.resume));
+            self.tell_data(key);
+        }
+    }
+
+    /// The data set that a generation's tasks may read over the gateway: none on this machine,
+    /// where they read with their own rights.
+    pub(super) fn tell_data(&self, key: Key) {
+        let Some(files) = self.live.get(&key).and_then(|live| live.files.as_ref()) else { return };
+        let mut extras = self.extras.jobs.iter();
+        let extra = extras.find(|e| (e.job, e.generation) == (key.job, key.generation));
+        let url = extra.and_then(|extra| extra.data.as_ref()).map(|spec| spec.url.clone());
+        files.want(|now| now.data = url.filter(|url| is_remote(url)));
+    }
+
     /// Begins to bring the index to each generation with a data set whose workers are here. After
     /// a restart it begins anew, and finds what was published.
     pub(super) fn bring_data(&mut self) {
@@ -59,10 +86,13 @@ impl Agent {
                     folder: self.folder(key),
                     scans: held.tasks.contains_key(&Task::worker(0)),
                     user: self.settings.user.clone(),
+                    gateway: Arc::clone(&self.gateway),
+                    hadoop_conf_dir: self.settings.hadoop_conf_dir.clone(),
                 },
             ));
         }
         for (key, wanted) in begun {
+            self.tell_data(key);
             let events = self.events.clone();
             let task = tokio::spawn(async move {
                 let brought = dataset::bring(wanted).await;

@@ -240,13 +240,7 @@ impl Agent {
 
     fn on_desired(&mut self, desired: Desired, now: Millis) {
         self.in_contact(now);
-        // A generation of an earlier life of the agent does not know it yet.
-        for wanted in &desired.generations {
-            let key = Key { job: wanted.job, generation: wanted.generation };
-            if let Some(files) = self.live.get(&key).and_then(|live| live.files.as_ref()) {
-                files.want(|now| now.resume.clone_from(&wanted.launch.resume));
-            }
-        }
+        self.tell_gateway(&desired);
         let before = self.desired.replace(desired);
         if !self.obey(now) {
             self.desired = before;

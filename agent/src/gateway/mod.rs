@@ -9,6 +9,7 @@
 //! To add an operation, add an arm to [`Service::answer`].
 
 mod checkpoint;
+mod data;
 mod frame;
 mod server;
 mod spool;
@@ -182,6 +183,8 @@ pub(crate) struct Wanted {
     pub(crate) order: Option<CheckpointOrder>,
     /// Folder of the published checkpoint to resume from, as a URL.
     pub(crate) resume: Option<String>,
+    /// The data set, where tasks cannot read it by themselves.
+    pub(crate) data: Option<String>,
 }
 
 /// A generation's open socket; dropping it ends all of its connections.
@@ -258,6 +261,7 @@ impl Service {
             "mark" => self.mark(request).await,
             "marks" => self.marks(&request).await,
             "fetch" => self.fetch(&request).await,
+            "read" => self.read(&request).await,
             other => Err(Trouble::new(Kind::Refused, format!("unknown operation {other:?}"))),
         }
     }

@@ -11,6 +11,7 @@ mod import;
 mod index;
 mod scan;
 mod source;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ pub use import::{Destination, Growing, LocalDestination, import};
 pub use index::{Block, DataFile, INDEX, INDEX_BYTES_MAX, Index, JOB_INDEX, SCHEMA};
 pub use scan::scan;
 pub use source::{Found, LocalSource, Source, index_of};
+pub use stored::{StoredDestination, StoredSource, parent};
 
 /// About how large a block is: the unit in which a set is read, checked and shuffled. Large
 /// enough that a disk or a DataNode streams, small enough that a few fit in a worker's memory.

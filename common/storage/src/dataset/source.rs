@@ -12,9 +12,9 @@ use super::{DataError, DataFile, INDEX, Index, scan};
 use crate::{EntryKind, Error, FileStorage, Storage};
 
 /// Folders below folders. A tree that is deeper is most likely a loop of mounts.
-const DEPTH_MAX: u32 = 32;
+pub(super) const DEPTH_MAX: u32 = 32;
 /// Files of a data set. More would fill an index; pack them into RecordIO by an import.
-const FILES_MAX: usize = 1_000_000;
+pub(super) const FILES_MAX: usize = 1_000_000;
 
 /// A file as it was found.
 pub type Found = DataFile;
@@ -92,7 +92,7 @@ impl LocalSource {
             return unusable(format!("its folders are more than {DEPTH_MAX} deep"));
         }
         for entry in self.folder.list(path)? {
-            if entry.name.starts_with(['.', '_']) {
+            if is_hidden(&entry.name) {
                 continue;
             }
             let below = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
@@ -192,6 +192,11 @@ impl Source for LocalSource {
         }
         own_index(self.folder.read(INDEX))
     }
+}
+
+/// Names that a set passes over.
+pub(super) fn is_hidden(name: &str) -> bool {
+    name.starts_with(['.', '_'])
 }
 
 fn is_folder(place: &Path) -> bool {

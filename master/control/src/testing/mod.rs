@@ -5,6 +5,7 @@ mod agent;
 mod assignment;
 mod chaos;
 mod curves;
+mod data;
 mod faults;
 mod fuzz;
 mod leftovers;
