@@ -81,10 +81,10 @@ fn a_checkpoint_that_cannot_be_read_for_now_counts_against_nobody() {
 
 /// The checkpoint that a job is at.
 fn present(world: &World, id: JobId) -> Option<(model::Generation, model::CheckpointId)> {
-    match world.control.job(id).phase() {
-        Phase::Checkpointing { life, save, .. } => Some((life.generation, save.order.checkpoint)),
-        _ => None,
-    }
+    let Phase::Checkpointing { life, save, .. } = world.control.job(id).phase() else {
+        return None;
+    };
+    Some((life.generation, save.order.checkpoint))
 }
 
 #[test]
