@@ -21,9 +21,11 @@ const CALL_LIMIT: Duration = Duration::from_secs(8);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Without these a dead NameNode blocks each call for three minutes, and a DataNode that answers
-/// nothing holds a reader for one. What the site's own configuration says goes before them.
-const SETTINGS: [(&str, &str); 3] = [
+/// Without these a dead NameNode blocks each call for three minutes, a DataNode that answers
+/// nothing holds a reader for one, and one that dies under a writer costs the file where no other
+/// can take its place. What the site's own configuration says goes before them.
+const SETTINGS: [(&str, &str); 4] = [
+    ("dfs.client.block.write.replace-datanode-on-failure.best-effort", "true"),
     ("dfs.client.failover.sleep.base.millis", "100"),
     ("dfs.client.failover.sleep.max.millis", "1000"),
     ("dfs.client.socket-timeout", "15000"),

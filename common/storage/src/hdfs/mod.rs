@@ -16,6 +16,11 @@
 //! another: such a write fails as unavailable, and [`crate::upload_again`] draws again. One that
 //! hangs without dying holds a write for 60 s (a constant of the client) and a read for 15 s.
 //!
+//! **Times**, everything on one busy host of two cores, 2 copies (`cargo bench -p storage`): a
+//! question 0.3 to 1 ms, a first call with its connection 1 ms, a small file read in 2 ms and
+//! published in 30 ms (of which the disks' sync is most), uploads at 330 MB/s, sums at 850 MB/s.
+//! The client itself would make every second or third file wait for half a second at its end.
+//!
 //! **Kerberos** is the client's own: with `hadoop.security.authentication` set to `kerberos` in the
 //! site's configuration it loads `libgssapi_krb5.so.2` and uses the process's ticket cache, or the
 //! keytab of [`crate::HdfsSettings`]. Refused credentials are an [`Error::Io`] of the kind

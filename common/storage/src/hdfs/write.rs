@@ -3,6 +3,7 @@
 //! others trust; and no try writes where an earlier one was.
 
 use std::io::{self, Read};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ const PIECE_BYTES: usize = 1 << 20;
 /// For one piece, and for the end of a file. The client waits 60 s for a DataNode that answers
 /// nothing before it goes on without it, and up to 16 s for the last block's replicas.
 const WRITE_LIMIT: Duration = Duration::from_secs(90);
+
+/// Between two looks at a file that is being closed.
+const CLOSE_LOOK_MIN: Duration = Duration::from_millis(20);
+const CLOSE_LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// Hadoop's default.
 const COPIES: u32 = 3;
@@ -61,7 +66,7 @@ impl HdfsStorage {
     ) -> Result<Sum> {
         let place = self.place(path)?;
         self.refuse_existing(path, &place)?;
-        let block_bytes = options.block_bytes.unwrap_or(BLOCK_BYTES);
+        let block_bytes = options.block_bytes.filter(|bytes| *bytes > 0).unwrap_or(BLOCK_BYTES);
         let copies = if options.spread_later { Some(1) } else { options.replication };
         let mut draft = self.create(path, &place, copies, block_bytes)?;
         let written = pump(&mut draft, source, block_bytes);
@@ -244,8 +249,39 @@ fn pump(
     if bytes % block_bytes != 0 {
         sync(link, writer)?;
     }
-    link.run(WRITE_LIMIT, writer.close())?;
+    close(draft, bytes)?;
     Ok(Sum { bytes, crc32: hasher.finalize() })
+}
+
+/// The client asks the NameNode to close the file, and asks again half a second later where the
+/// DataNodes have not told of the last block yet, which they do a moment after: that pause would
+/// be most of a small checkpoint. So the length that readers see is looked at meanwhile: it counts
+/// the last block only when that was asked for and told of, and then the next question succeeds.
+fn close(draft: &mut Draft, bytes: u64) -> hdfs_native::Result<()> {
+    let Draft { writer, place, link } = draft;
+    let closing = writer.close();
+    let told = link.run(WRITE_LIMIT, async {
+        let mut closing = pin!(closing);
+        let mut look = CLOSE_LOOK_MIN;
+        loop {
+            if let Ok(outcome) = tokio::time::timeout(look, closing.as_mut()).await {
+                return outcome.map(|()| false);
+            }
+            let seen = link.client.read(place).await;
+            if bytes > 0 && seen.is_ok_and(|file| file.file_length() as u64 == bytes) {
+                return Ok(true);
+            }
+            look = CLOSE_LOOK_MAX.min(look * 2);
+        }
+    })?;
+    if !told {
+        return Ok(());
+    }
+    match link.run(WRITE_LIMIT, writer.close()) {
+        // The good answer to the first question was on its way.
+        Err(HdfsError::RPCError(class, _)) if class.ends_with("LeaseExpiredException") => Ok(()),
+        other => other,
+    }
 }
 
 fn sync(link: &Link, writer: &mut FileWriter) -> hdfs_native::Result<()> {

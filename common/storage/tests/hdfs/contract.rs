@@ -175,6 +175,26 @@ fn an_upload_whose_source_breaks_leaves_nothing() {
     }
 }
 
+/// A source that breaks is not helped by another try.
+#[test]
+fn an_upload_is_tried_again_from_the_first_byte_only_where_that_can_help() {
+    let (_folder, storages) = both("again");
+    for storage in &storages {
+        storage.make_dir("").unwrap();
+        let mut opened = 0;
+        let broken = storage::upload_again(storage.as_ref(), "f", SMALL, || {
+            opened += 1;
+            Ok(Breaking(9))
+        });
+        assert!(matches!(broken, Err(Error::Io { .. })), "{broken:?}");
+        let whole = storage::upload_again(storage.as_ref(), "f", SMALL, || {
+            opened += 1;
+            Ok(Pattern::new(9))
+        });
+        assert_eq!((whole.unwrap().bytes, opened), (9, 2), "each was read once");
+    }
+}
+
 #[test]
 fn of_many_publishers_of_one_path_one_wins_whole() {
     let (_folder, storages) = both("race");

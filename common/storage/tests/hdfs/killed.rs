@@ -51,7 +51,7 @@ impl Read for Stepwise {
 
 /// The writer: one save, from an empty folder to the published manifest.
 #[test]
-#[ignore = "started by the tests here, which kill it"]
+#[ignore = "the child of a_kill_at_any_point_of_a_save_never_costs_the_last_whole_checkpoint"]
 fn writer() {
     let base = variable("WRITER_BASE");
     let checkpoint = CheckpointId(variable("WRITER_CHECKPOINT").parse().unwrap());

@@ -8,5 +8,4 @@ mod faults;
 #[expect(unreachable_pub, dead_code, reason = "the file is shared with the end-to-end tests")]
 mod hdfs;
 mod killed;
-mod measure;
 mod support;
