@@ -214,8 +214,8 @@ async fn silence_ends_only_the_jobs_that_ask_for_it() {
     stop.launch.on_disconnect = OnDisconnect::Stop;
     let mut keep = generation(2, Order::Start, SLEEP);
     keep.job = JobId(2);
-    world.desire(vec![stop, keep]);
     let contact = clock::now();
+    world.desire(vec![stop, keep]);
     world
         .until("all run", |world| {
             let reports = world.reports();

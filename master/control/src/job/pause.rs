@@ -77,6 +77,9 @@ impl Pauses {
             return;
         };
         let (Some(gone), Some(ready)) = (pause.gone, pause.ready) else { return };
+        // Another node may tell later that its worker stands than rank 0 that it has saved.
+        let saved = saved.max(last_step);
+        let published = published.max(saved);
         let view = PauseView {
             generation,
             from,
