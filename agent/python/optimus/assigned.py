@@ -8,7 +8,7 @@ slices, each with a key and a buffer of its own. The script's keys stay what the
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
 
@@ -98,6 +98,9 @@ class AssignedKVStore(mx.kv.KVStore):
         self._blocks: Dict[Key, _Block] = {}
         # Gives out the keys, once the blocks are placed.
         self._chosen: Optional[layout.Keys] = None
+        # Keys that are initialised and never pushed, such as running means: no traffic to
+        # balance, so nobody assigns them.
+        self.untrained: Set[Key] = set()
 
     @property
     def waits(self) -> bool:
@@ -105,17 +108,28 @@ class AssignedKVStore(mx.kv.KVStore):
         return self._waiting is not None
 
     def waiting_sizes(self) -> List[int]:
-        """Elements of the blocks that wait, in the order of initialisation."""
-        return [entry.value.size for entry in self._waiting or []]
+        """Elements of the blocks that wait to be assigned, in the order of initialisation."""
+        waiting = self._waiting or []
+        return [entry.value.size for entry in waiting if entry.key not in self.untrained]
 
     def place(self, blocks: Sequence[Sequence[Tuple[int, int]]]) -> None:
-        """Choose the keys for the parts (server, elements) of each waiting block.
+        """Choose the keys for the parts (server, elements) of :meth:`waiting_sizes`' blocks.
 
         Raises LayoutError. :meth:`initialise` must follow.
         """
         self._chosen = layout.Keys(self._servers)
-        for entry, parts in zip(self._waiting or [], blocks):
-            self._add(entry.key, self._chosen.of(parts))
+        assigned = iter(blocks)
+        for entry in self._waiting or []:
+            if entry.key in self.untrained:
+                self._add_whole(entry)
+            else:
+                self._add(entry.key, self._chosen.of(next(assigned)))
+
+    def _add_whole(self, entry: _Waiting) -> None:
+        """Place a block that nobody assigns, in turn."""
+        assert self._chosen is not None, "the others are placed"
+        server = len(self._blocks) % self._servers
+        self._add(entry.key, self._chosen.of([(server, entry.value.size)]))
 
     def _add(self, key: Key, parts: List[Tuple[int, int, int]]) -> None:
         number = key if isinstance(key, int) else len(self._blocks)
@@ -154,8 +168,7 @@ class AssignedKVStore(mx.kv.KVStore):
         elif self._chosen is not None:
             # Initialised when the others had been placed: the master knows nothing of it.
             for entry in entries:
-                server = len(self._blocks) % self._servers
-                self._add(entry.key, self._chosen.of([(server, entry.value.size)]))
+                self._add_whole(entry)
             self._init_all(entries)
 
     def _init_all(self, entries: List[_Waiting]) -> None:

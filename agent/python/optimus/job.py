@@ -154,6 +154,8 @@ class Job:
 
         It waits for all processes of the job. Initialising a parameter in it restores
         its value, and setting the optimizer restores the optimizer's states.
+        Where the master assigns blocks to servers, what was initialised gets its value
+        with the first push or pull, at the latest when the loop begins.
         """
         if self._store is None and self.distributed:
             self._store = self._open_store()

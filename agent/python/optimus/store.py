@@ -114,8 +114,11 @@ class Store(AssignedKVStore):
         return mx.nd.array(restored, dtype=restored.dtype)
 
     def block_sizes(self) -> List[int]:
-        """Elements of each block so far, in the order of initialisation."""
-        return [int(numpy.prod(shape)) for shape in self._shapes.values()]
+        """Elements of each block that is trained, in the order of initialisation."""
+        return [size for key, size in self._sizes() if key not in self.untrained]
+
+    def _sizes(self) -> List[Tuple[Key, int]]:
+        return [(key, int(numpy.prod(shape))) for key, shape in self._shapes.items()]
 
     def open(self) -> None:
         """Place and initialise the blocks of a store that waits for their assignment.
@@ -274,7 +277,7 @@ class Store(AssignedKVStore):
         # A string key has the number, on the servers, of its turn at initialisation.
         sizes = {
             key if isinstance(key, int) else number: size
-            for number, (key, size) in enumerate(zip(self._shapes, self.block_sizes()))
+            for number, (key, size) in enumerate(self._sizes())
         }
         return layout.StockLayout(self._servers, self._bound, sizes)
 
