@@ -216,6 +216,8 @@ pub(crate) fn settings(options: &Options) -> Settings {
         settings.start_timeout_ms = NEVER_MS;
         settings.checkpoint_timeout_ms = NEVER_MS;
         settings.stall_ms = NEVER_MS;
+        // Reports are far apart, and all workers tell the same.
+        settings.straggler_windows = 0;
         settings.stop_grace_ms = NEVER_MS;
         // More than can end in one step: an end is known by its record.
         settings.jobs_finished_kept = 1_000;
