@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
+import struct
 import sys
 import tempfile
+import threading
 import tracemalloc
 import unittest
 import zlib
@@ -360,6 +363,77 @@ class Faults(Folder):
         dataset = data.open_dataset(chosen, self.fail)
         self.assertEqual((dataset.records, dataset.to_json(True)["index_crc32"]),
                          (2, zlib.crc32(text)))
+
+
+class Gateway(Folder):
+    """The agent's side of ``files.sock``, for reads of a data set."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.away = 0
+        self.asked: List[dict] = []
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.addCleanup(self.listener.close)
+        self.listener.bind(os.path.join(self.root, "files.sock"))
+        self.listener.listen()
+        before = os.environ.get("OPTIMUS_DIR")
+        os.environ["OPTIMUS_DIR"] = self.root
+        self.addCleanup(
+            lambda: os.environ.pop("OPTIMUS_DIR") if before is None
+            else os.environ.update(OPTIMUS_DIR=before)
+        )
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                stream, _ = self.listener.accept()
+            except OSError:
+                return
+            with stream, stream.makefile("rwb") as file:
+                header, body = struct.unpack(">II", file.read(8))
+                request = json.loads(file.read(header))
+                file.read(body)
+                self.asked.append(request)
+                answer, content = self.answer(request)
+                text = json.dumps(answer).encode()
+                file.write(struct.pack(">II", len(text), len(content)) + text + content)
+
+    def answer(self, request: dict) -> Tuple[dict, bytes]:
+        if self.away:
+            self.away -= 1
+            return {"ok": False, "kind": "unavailable", "error": "NameNode is away"}, b""
+        path = os.path.join(self.root, "set", request["file"])
+        length = os.path.getsize(path) if request["whole"] else None
+        with open(path, "rb") as file:
+            file.seek(request["from"])
+            return {"ok": True, "length": length}, file.read(request["bytes"])
+
+    def test_records_come_over_the_socket_and_storage_that_is_away_is_waited_for(self) -> None:
+        rng = random.Random(6)
+        files = numbered(500, 3, rng)
+        files[1].append(b"500:" + bytes(9 << 20))  # more than is read at once
+        found = index.scan(self.write("recordio", files), "recordio", None, 4000)
+        source = data.RemoteSource("hdfs://ns/set", found)
+        dataset = data.Dataset(found, source, 0, 2000, 4000)
+        self.away = 1
+        loop = dataset.loop(settings("sync", 1, 100, None), 0, 0, sampler.Progress(), True)
+        numbers = []
+        while not loop.epoch_over:
+            numbers += [int(record.split(b":")[0]) for record in loop.next_batch().records]
+        self.assertEqual(sorted(numbers), list(range(501)))
+        self.assertLessEqual(max(request["bytes"] for request in self.asked), 8 << 20)
+
+    def test_a_file_that_has_changed_is_named_by_its_url(self) -> None:
+        place = self.write("lines", [[b"%05d" % n for n in range(100)]])
+        found = index.scan(place, "lines", None, 1000)
+        with open(os.path.join(place, "part 000"), "ab") as file:
+            file.write(b"more")
+        dataset = data.Dataset(found, data.RemoteSource("hdfs://ns/set", found), 0)
+        loop = dataset.loop(settings("sync", 1, 100, None), 0, 0, sampler.Progress(), True)
+        with self.assertRaises(data.DataError) as caught:
+            loop.next_batch()
+        self.assertIn("hdfs://ns/set/part 000 has changed: it has 603", str(caught.exception))
 
 
 class Memory(Folder):

@@ -1,6 +1,7 @@
 //! The agent with real processes and real signals: `sh` children in place of training scripts.
 
 mod assigned;
+mod data;
 mod life;
 mod orders;
 mod restart;
