@@ -27,10 +27,11 @@ use crate::config::TaskUser;
 use crate::procfs::{self, Mark};
 use crate::task::process::{End, Prepared};
 
-/// For the import. On a machine that is this busy a start from nothing takes as long.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+/// For the import, which takes a second or two. One that hangs must not hold up a generation for
+/// longer than it can bear.
+const READY_LIMIT: Duration = Duration::from_secs(20);
 /// For one fork, which takes some ms.
-const FORK_LIMIT: Duration = Duration::from_secs(10);
+const FORK_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a waiting order still stands.
 const CANCEL_EVERY: Duration = Duration::from_millis(50);
 /// Orders that wait; a launch sends them one by one.
