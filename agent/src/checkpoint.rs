@@ -71,7 +71,9 @@ pub(crate) fn probe(
     match act {
         ProbeAct::Make => make_folder(&path, user).map(|()| true),
         ProbeAct::Look => Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir())),
-        ProbeAct::Remove if user.switch => run_as(user, &["/bin/rmdir", "--"], &path).map(|()| false),
+        ProbeAct::Remove if user.switch => {
+            run_as(user, &["/bin/rmdir", "--"], &path).map(|()| false)
+        }
         ProbeAct::Remove => fs::remove_dir(&path).map(|()| false).map_err(|e| e.to_string()),
     }
 }

@@ -1,4 +1,6 @@
-//! `control.json`: what the master wants of a generation's workers, replaced by rename.
+//! What the master says to a generation's workers, in files that are replaced by rename:
+//! `control.json` with its orders, `assignment.json` with the servers of parameter blocks, and
+//! what there is to know of the data set.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -6,12 +8,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use model::agent::CheckpointOrder;
+use model::notes::BlockPart;
 use serde::Serialize;
 
 use crate::task::environment::reachable;
 
 const FILE: &str = "control.json";
 const TEMPORARY: &str = ".control.json.new";
+const ASSIGNMENT_FILE: &str = "assignment.json";
+const ASSIGNMENT_TEMPORARY: &str = ".assignment.json.new";
+const DATA_TEMPORARY: &str = ".data.new";
+const ASSIGNMENT_SCHEMA: &str = "optimus.layout/1";
 
 #[derive(Serialize)]
 struct Control<'a> {
@@ -45,15 +52,47 @@ pub(crate) fn write(folder: &Path, order: Option<&CheckpointOrder>) -> io::Resul
         released: order.released,
     });
     let text = serde_json::to_vec(&Control { checkpoint })?;
-    let temporary = folder.join(TEMPORARY);
+    replace(folder, FILE, TEMPORARY, &text)
+}
+
+#[derive(Serialize)]
+struct Assignment {
+    schema: &'static str,
+    /// Of each block the server and the parameters of its parts.
+    blocks: Vec<Vec<(u32, u64)>>,
+}
+
+/// Tells the workers of the generation that has this folder where parameter blocks lie.
+///
+/// # Errors
+/// Where the file system refuses.
+pub(crate) fn write_assignment(folder: &Path, blocks: &[Vec<BlockPart>]) -> io::Result<()> {
+    let parts = |parts: &Vec<BlockPart>| {
+        parts.iter().map(|part| (part.server, part.parameters)).collect::<Vec<_>>()
+    };
+    let blocks = blocks.iter().map(parts).collect();
+    let text = serde_json::to_vec(&Assignment { schema: ASSIGNMENT_SCHEMA, blocks })?;
+    replace(folder, ASSIGNMENT_FILE, ASSIGNMENT_TEMPORARY, &text)
+}
+
+/// Puts a file before the workers of the generation that has this folder.
+///
+/// # Errors
+/// Where the file system refuses.
+pub(crate) fn write_data(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    replace(folder, name, DATA_TEMPORARY, text)
+}
+
+fn replace(folder: &Path, name: &str, temporary: &str, text: &[u8]) -> io::Result<()> {
+    let temporary = folder.join(temporary);
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     // Not synced: after a power cut there is nobody left to read it.
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary)?;
-    file.write_all(&text)?;
-    fs::rename(&temporary, folder.join(FILE))
+    file.write_all(text)?;
+    fs::rename(&temporary, folder.join(name))
 }
 
 #[cfg(test)]
@@ -93,6 +132,16 @@ mod tests {
         assert!(read().contains(r#""directory":"hdfs://x/y""#), "{}", read());
         order.directory = "file://host/y".to_owned();
         assert!(write(dir.path(), Some(&order)).is_err());
+    }
+
+    #[test]
+    fn assignments_are_written_as_the_package_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = |server, parameters| BlockPart { server, parameters };
+        write_assignment(dir.path(), &[vec![part(1, 30), part(0, 4)], vec![part(2, 5)]]).unwrap();
+        let read = fs::read_to_string(dir.path().join(ASSIGNMENT_FILE)).unwrap();
+        let expected = r#"{"schema":"optimus.layout/1","blocks":[[[1,30],[0,4]],[[2,5]]]}"#;
+        assert_eq!(read, expected);
     }
 
     #[test]

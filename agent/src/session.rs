@@ -167,7 +167,7 @@ impl Link {
         if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
             return Some(error.to_string());
         }
-        let mut told = Told { protocol, rates: Vec::new(), notes: Notes::default() };
+        let mut told = Told { protocol, rates: Vec::new(), notes: None };
         if let Err(error) = told.tell(&mut writer, rates, notes).await {
             return Some(error.to_string());
         }
@@ -241,7 +241,8 @@ impl Link {
 struct Told {
     protocol: u16,
     rates: Vec<RateReport>,
-    notes: Notes,
+    /// None before the first: even empty ones say that this agent knows the message.
+    notes: Option<Notes>,
 }
 
 impl Told {
@@ -258,11 +259,11 @@ impl Told {
                 writer.send(&FromAgent::Rates(self.rates.clone())).await?;
             }
         }
-        if notes != self.notes {
-            self.notes = notes;
+        if self.notes.as_ref() != Some(&notes) {
             if self.protocol >= PROTOCOL_OF_NOTES {
-                writer.send(&FromAgent::Notes(self.notes.clone())).await?;
+                writer.send(&FromAgent::Notes(notes.clone())).await?;
             }
+            self.notes = Some(notes);
         }
         Ok(())
     }

@@ -2,11 +2,15 @@
 //!
 //! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
 
+mod assignment;
 mod common;
+mod data;
 mod faults;
+mod forks;
 mod hdfs;
 mod life;
 mod malformed;
 mod readme;
 mod rescale;
+mod straggler;
 mod submits;

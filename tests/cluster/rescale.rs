@@ -12,7 +12,7 @@ use harness::jobs::{Finish, JobFile};
 use harness::process::talk;
 use harness::{Cluster, ClusterOptions, wait};
 
-use crate::common::{MINUTE, submit, wait_shape, wait_steps};
+use crate::common::{MINUTE, show, submit, wait_shape, wait_steps};
 
 /// Steps compared after each rescale, and how much the losses may differ.
 pub(crate) const STEPS: u64 = 50;
@@ -155,7 +155,8 @@ impl Rescaled<'_> {
     }
 }
 
-fn rescaled_equals_control(optimizer: &str, port: u16) -> Result<()> {
+/// With blocks of parameters where MXNet puts them, or where the master does.
+fn rescaled_equals_control(optimizer: &str, assigned: bool, port: u16) -> Result<()> {
     let mut options = ClusterOptions::quick(&[2.0, 2.0]);
     options.master_toml =
         options.master_toml.replace("[jobs]\n", "[jobs]\ncheckpoints_kept = 50\n");
@@ -166,6 +167,7 @@ fn rescaled_equals_control(optimizer: &str, port: u16) -> Result<()> {
     file.checkpoint_interval = "1h".to_owned();
     file.finish = Finish::Epochs(100_000);
     file.epochs_max = 100_000;
+    file.assignment = (!assigned).then_some("mxnet");
     // Blocks over this bound are cut into one slice a server: both ways of keeping a parameter.
     file.environment = vec![("MXNET_KVSTORE_BIGARRAY_BOUND".to_owned(), "1000".to_owned())];
     let job = submit(&cluster, &file)?;
@@ -180,6 +182,9 @@ fn rescaled_equals_control(optimizer: &str, port: u16) -> Result<()> {
         let shown = wait_shape(&cluster, &job, &shape)?;
         let (step, checkpoint) = newest_checkpoint(&shown)?;
         wait_steps(&cluster, &job, STEPS + 10)?;
+        let spread = &show(&cluster, &job)?["assignment"];
+        let by = if assigned { "best" } else { "mxnet" };
+        ensure!(spread["algorithm"] == by && spread["blocks"] == 4, "spread: {spread}");
         let generation = shown["generation"].as_str().context("no generation")?.to_owned();
         let run = Rescaled { job: &job, generation: &generation, shape: &shape, step };
         run.equals_control(&cluster, optimizer, &checkpoint, port)?;
@@ -190,10 +195,10 @@ fn rescaled_equals_control(optimizer: &str, port: u16) -> Result<()> {
 
 #[test]
 fn momentum_survives_rescales() -> Result<()> {
-    rescaled_equals_control("sgd", 30_100)
+    rescaled_equals_control("sgd", true, 30_100)
 }
 
 #[test]
 fn adam_moments_survive_rescales() -> Result<()> {
-    rescaled_equals_control("adam", 30_300)
+    rescaled_equals_control("adam", false, 30_300)
 }

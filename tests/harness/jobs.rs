@@ -9,6 +9,8 @@ use crate::setup::Environment;
 pub struct JobFile {
     pub name: String,
     pub script: String,
+    /// Of the interpreter.
+    pub flags: Vec<String>,
     pub arguments: Vec<String>,
     pub mode: &'static str,
     /// `global = 64` or `per_worker = 32`.
@@ -24,6 +26,10 @@ pub struct JobFile {
     pub checkpoint_interval: String,
     pub on_disconnect: &'static str,
     pub restarts_max: u32,
+    /// How parameter blocks come to servers, where it is not the default.
+    pub assignment: Option<&'static str>,
+    /// Lines of the `[data]` table; none where empty.
+    pub data: String,
     pub environment: Vec<(String, String)>,
 }
 
@@ -40,6 +46,7 @@ impl JobFile {
         Self {
             name: name.to_owned(),
             script: script.to_owned(),
+            flags: Vec::new(),
             arguments: Vec::new(),
             mode: "sync",
             batch: "global = 64".to_owned(),
@@ -53,6 +60,8 @@ impl JobFile {
             checkpoint_interval: "10s".to_owned(),
             on_disconnect: "keep",
             restarts_max: 10,
+            assignment: None,
+            data: String::new(),
             environment: Vec::new(),
         }
     }
@@ -63,6 +72,7 @@ impl JobFile {
         let quote = |text: &str| serde_json::Value::from(text).to_string();
         let script = environment.scripts.join(&self.script);
         let mut command = vec![environment.python.display().to_string()];
+        command.extend(self.flags.iter().cloned());
         command.push(script.display().to_string());
         command.extend(self.arguments.iter().cloned());
         let command: Vec<_> = command.iter().map(|word| quote(word)).collect();
@@ -73,7 +83,10 @@ impl JobFile {
                 format!("[convergence]\nthreshold = {threshold}\npatience = {patience}\n"),
             ),
         };
-        let mut text = format!(
+        let assignment = self.assignment.map(|kind| format!("assignment = \"{kind}\"\n"));
+        let mut text = assignment.unwrap_or_default();
+        let _infallible = write!(
+            text,
             "name = {}\ncommand = [{}]\nworking_directory = {}\nframework = \"mxnet\"\n\
              mode = \"{}\"\nepochs_max = {}\n{finish_line}checkpoint = {}\n\
              checkpoint_interval = \"{}\"\non_disconnect = \"{}\"\nrestarts_max = {}\n\
@@ -98,6 +111,9 @@ impl JobFile {
             );
         }
         text.push_str(&finish_table);
+        if !self.data.is_empty() {
+            let _infallible = writeln!(text, "[data]\n{}", self.data);
+        }
         text.push_str("[environment]\n");
         for (key, value) in &self.environment {
             let _infallible = writeln!(text, "{key} = {}", quote(value));

@@ -11,6 +11,8 @@ from typing import Mapping, Optional
 
 ROLES = ("scheduler", "server", "worker")
 MODES = ("sync", "async")
+# Where blocks of parameters lie: by MXNet's rule, or as the master assigns them.
+ASSIGNMENTS = ("stock", "wait")
 
 
 class SettingsError(ValueError):
@@ -22,7 +24,8 @@ class Settings:
     """One process of one generation of a job.
 
     Exactly one of ``global_batch`` (samples of one update, shared by all workers)
-    and ``worker_batch`` (samples of each worker) is set.
+    and ``worker_batch`` (samples of each worker) is set. ``assigned``: the workers wait
+    for the master to say on which server each block of parameters lies.
     """
 
     job: str
@@ -37,6 +40,8 @@ class Settings:
     worker_batch: Optional[int] = None
     directory: Optional[str] = None
     resume: Optional[str] = None
+    data: Optional[str] = None
+    assigned: bool = False
 
     @property
     def distributed(self) -> bool:
@@ -105,6 +110,8 @@ def read(environ: Mapping[str, str]) -> Optional[Settings]:
         worker_batch=worker_batch,
         directory=_text(environ, "OPTIMUS_DIR"),
         resume=environ.get("OPTIMUS_RESUME") or None,
+        data=environ.get("OPTIMUS_DATA") or None,
+        assigned=_choice(environ, "OPTIMUS_ASSIGNMENT", ASSIGNMENTS, "stock") == "wait",
     )
 
 
@@ -115,8 +122,10 @@ def _text(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _choice(environ: Mapping[str, str], name: str, choices: tuple) -> str:
-    value = _text(environ, name)
+def _choice(
+    environ: Mapping[str, str], name: str, choices: tuple, default: Optional[str] = None
+) -> str:
+    value = environ.get(name) or default or _text(environ, name)
     if value not in choices:
         raise SettingsError(f"{name} is {value!r}, not one of {', '.join(choices)}")
     return value

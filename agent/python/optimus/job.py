@@ -7,10 +7,11 @@ import os
 import time
 from collections import deque
 from typing import (
-    TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, NoReturn, Optional, Sequence, Tuple,
+    TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple,
+    Union,
 )
 
-from . import process, sampler, saving
+from . import assignment, data, process, sampler, saving
 from .checkpoint import Manifest
 from .control import Control, Request
 from .environment import Settings, SettingsError
@@ -86,6 +87,8 @@ class Job:
         self._epoch_reports: Deque[Dict[str, Any]] = deque(maxlen=EPOCH_REPORTS_KEPT)
         self._batch: Optional[sampler.Batch] = None
         self._began = 0.0
+        # Instants of this process's beginning: here, before and after the store, at the loop.
+        self._marks = [time.monotonic()]
         self._loss: Any = None
         self._missed_next = 0.0
         self._finished = False
@@ -171,6 +174,14 @@ class Job:
             if arrays:
                 put(arrays)
 
+    def dataset(self, place: Optional[str] = None, **options: Any) -> data.Dataset:
+        """The job's data set, for :meth:`epochs`: see :class:`optimus.data.Dataset`.
+
+        ``place`` and ``options`` are those of :func:`optimus.data.open_dataset`; what names
+        the set is for the script alone: under Optimus the job file's [data] takes its place.
+        """
+        return data.open_dataset(self.settings, self._pause, place, **options)
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the learning rate from the next step on, on the servers too.
 
@@ -187,13 +198,14 @@ class Job:
 
     # -- the training loop ------------------------------------------------------------
 
-    def epochs(self, samples_per_epoch: int, shuffle: bool = True) -> Iterator[Epoch]:
+    def epochs(self, source: Union[int, data.Dataset], shuffle: bool = True) -> Iterator[Epoch]:
         """The epochs still to be trained; each gives this worker's batches.
 
-        ``samples_per_epoch``: size of the data set; the same in all generations.
-        Raises SettingsError when it is another than the checkpoint's.
+        ``source``: the number of samples of an epoch, or what :meth:`dataset` returned; the
+        same in all generations. Raises SettingsError when it is another than the
+        checkpoint's.
         """
-        loop = self._begin(samples_per_epoch, shuffle)
+        loop = self._begin(source, shuffle)
         self._boundary()
         while loop.epoch < self.settings.epochs_max:
             epoch = self._epoch
@@ -204,9 +216,11 @@ class Job:
                     f"epoch {epoch.number} was left before its end; call job.finish() to stop early"
                 )
 
-    def batches(self, samples_per_epoch: int, shuffle: bool = True) -> Iterator[sampler.Batch]:
+    def batches(
+        self, source: Union[int, data.Dataset], shuffle: bool = True
+    ) -> Iterator[sampler.Batch]:
         """The batches of all epochs, for scripts that do nothing between epochs."""
-        for epoch in self.epochs(samples_per_epoch, shuffle):
+        for epoch in self.epochs(source, shuffle):
             yield from epoch
 
     def record(self, loss: Any) -> None:
@@ -256,14 +270,32 @@ class Job:
     def _open_store(self) -> "Store":
         from .store import Store
 
-        store = Store(self.settings.mode, self.gradient_scale, self._resume)
+        settings = self.settings
+        self._marks.append(time.monotonic())
+        store = Store(
+            settings.mode, self.gradient_scale, self._resume, settings.servers,
+            self._assign if settings.assigned else None,
+        )
         # Once more, to run before what importing MXNet has registered by now.
         atexit.register(self._at_exit, os.getpid())
         self.rank = store.rank
+        self._marks.append(time.monotonic())
         self._reporter.set_rank(self.rank)
         return store
 
-    def _begin(self, samples: int, shuffle: bool) -> sampler.Sampler:
+    def _assign(self, sizes: List[int]) -> List[assignment.Parts]:
+        directory = self.settings.directory
+        assert directory is not None, "only a distributed worker waits for an assignment"
+        reporter = self._reporter if self.rank == 0 else None
+        return assignment.wait(directory, reporter, sizes, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        assert self._sentry is not None, "a distributed worker has a sentry"
+        if self._sentry.leaving.wait(seconds):
+            self._leave()
+        self._reporter.flush_stale()
+
+    def _begin(self, source: Union[int, data.Dataset], shuffle: bool) -> sampler.Sampler:
         if self._sampler is not None:
             raise RuntimeError("a job has one training loop: job.epochs() was called twice")
         settings = self.settings
@@ -272,25 +304,35 @@ class Job:
             assert store is not None, "a distributed job has a store"
             if store.optimizer is None:
                 raise RuntimeError("make the trainer (or the Module's optimizer) before the loop")
+            store.open()
+            if self.rank == 0:
+                self._reporter.repeat(assignment.reports(store.block_sizes()))
             import mxnet as mx
 
             mx.random.seed(_mixed(self.seed, self._restored_step(), self.rank))
-        kind = sampler.SyncSampler if settings.mode == "sync" else sampler.AsyncSampler
-        self._sampler = kind(
-            samples, self.seed, self.rank, settings.workers, self._progress(samples),
-            settings.global_batch, settings.worker_batch, shuffle,
-        )
+        progress = self._progress(source, shuffle)
+        if isinstance(source, data.Dataset):
+            self._sampler = source.loop(settings, self.seed, self.rank, progress, shuffle)
+        else:
+            kind = sampler.SyncSampler if settings.mode == "sync" else sampler.AsyncSampler
+            self._sampler = kind(
+                source, self.seed, self.rank, settings.workers, progress,
+                settings.global_batch, settings.worker_batch, shuffle,
+            )
         self._epoch = Epoch(self._sampler.epoch, self._run_epoch)
-        self._reporter.hello(samples_per_epoch=samples)
+        self._marks.append(time.monotonic())
+        self._reporter.hello(samples_per_epoch=self._sampler.samples)
         self._make_holder()
         return self._sampler
 
     def _restored_step(self) -> int:
         return int(self._resume.document["step"]) if self._resume is not None else 0
 
-    def _progress(self, samples: int) -> sampler.Progress:
+    def _progress(self, source: Union[int, data.Dataset], shuffle: bool) -> sampler.Progress:
         if self._resume is None:
             return sampler.Progress()
+        data.check_same(self._resume.document.get("data"), source, shuffle)
+        samples = source.records if isinstance(source, data.Dataset) else source
         before = self._resume.document["samples_per_epoch"]
         if before != samples:
             raise SettingsError(f"the checkpoint's epochs have {before} samples, these {samples}")
@@ -341,12 +383,21 @@ class Job:
             batch.step, batch.epoch, loss, round(duration_s, 6),
             round(max(0.0, duration_s - waited_s), 6), batch.samples,
         ))
+        if self._marks:
+            self._tell_begun()
         self._tell_rate(batch.step)
         if loop.epoch_over:
             self._end_epoch()
         if boundary:
             self._reporter.flush_stale()
             self._boundary()
+
+    def _tell_begun(self) -> None:
+        # At once: the first step ends a pause, and whoever counts it waits for the report.
+        marks, self._marks = [*self._marks, time.monotonic()], []
+        parts = [round(later - earlier, 6) for earlier, later in zip(marks, marks[1:])]
+        if len(parts) == 4:
+            self._reporter.send("begun", parts_s=parts)
 
     def _tell_rate(self, step: int) -> None:
         # All workers have the same one, and asynchronously only rank 0's counts.

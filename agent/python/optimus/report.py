@@ -20,6 +20,8 @@ DATAGRAM_BYTES_MAX = 8192
 STEPS_PER_DATAGRAM_MAX = 64
 STEPS_DELAY_S_MAX = 0.2
 HELLO_PERIOD_S = 5.0
+# How often reports that nothing answers are sent, in case one is lost.
+REPEATS = 3
 # A longer path does not fit the address of a Unix socket (108 bytes with its NUL).
 SOCKET_PATH_BYTES_MAX = 107
 
@@ -39,6 +41,8 @@ class Reporter:
         self._steps_since = 0.0
         self._hello: Dict[str, Any] = {"pid": os.getpid(), "rank": None}
         self._hello_sent = 0.0
+        self._repeated: List[Tuple[str, Dict[str, Any]]] = []
+        self._repeats = 0
         self._socket: Optional[socket.socket] = None
         self._address = ""
         if directory is not None:
@@ -95,6 +99,18 @@ class Reporter:
             self.flush()
             return self._send(kind, fields)
 
+    def repeat(self, reports: List[Tuple[str, Dict[str, Any]]]) -> None:
+        """Send reports (kind, fields) now, and with the next hellos again."""
+        with self._lock:
+            self._repeated, self._repeats = reports, REPEATS
+            self._send_repeated()
+
+    def _send_repeated(self) -> None:
+        if self._repeats > 0:
+            self._repeats -= 1
+            for kind, fields in self._repeated:
+                self._send(kind, fields)
+
     def close(self) -> None:
         """Send no more."""
         with self._lock:
@@ -105,6 +121,7 @@ class Reporter:
     def _say_hello(self) -> None:
         self._hello_sent = time.monotonic()
         self._send("hello", self._hello)
+        self._send_repeated()
 
     def _send(self, kind: str, fields: Dict[str, Any]) -> bool:
         if self._socket is None:

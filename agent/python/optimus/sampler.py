@@ -65,12 +65,14 @@ class Batch:
     ``indices``: int64 array of shape (n,), n >= 1, indices into the data set.
     ``samples``: how many of them count: n, or 0 when this worker has no share of a
     small batch. It then computes on one stand-in sample, and its gradient is dropped.
+    ``records``: of a :class:`optimus.data.Dataset`, the n records themselves.
     """
 
     step: int
     epoch: int
     indices: "numpy.ndarray"
     samples: int
+    records: List[bytes] = field(default_factory=list)
 
     def take(self, *arrays: "numpy.ndarray") -> List[Any]:
         """The batch's rows of numpy arrays, as MXNet arrays of shape (n, ...)."""
@@ -80,7 +82,13 @@ class Batch:
 
 
 class Sampler:
-    """Hands out a worker's batches one by one, from a given progress on."""
+    """Hands out a worker's batches one by one, from a given progress on.
+
+    ``data``: what tells the data set and its order, where they are the job's; goes into
+    checkpoints.
+    """
+
+    data: Optional[Dict[str, Any]] = None
 
     def __init__(
         self,
@@ -197,14 +205,17 @@ class AsyncSampler(Sampler):
         return self.share_of(epoch, self._rank)
 
     def _next_positions(self) -> Tuple["numpy.ndarray", int]:
-        size = self._worker_batch
-        if size is None:
-            assert self._global_batch is not None
-            spare = self._rank < self._global_batch % self._workers
-            size = max(1, self._global_batch // self._workers + spare)
-        total = min(size, _length(self._left))
+        total = min(self._step_size(), _length(self._left))
         batch, self._left = cut(self._left, 0, total), cut(self._left, total)
         return _positions(batch), total
+
+    def _step_size(self) -> int:
+        """The samples of this worker's step, as long as it has so many."""
+        if self._worker_batch is not None:
+            return self._worker_batch
+        assert self._global_batch is not None
+        spare = self._rank < self._global_batch % self._workers
+        return max(1, self._global_batch // self._workers + spare)
 
 
 def merge(workers: Dict[int, Progress], sampler: Sampler) -> Progress:

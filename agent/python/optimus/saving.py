@@ -67,6 +67,8 @@ def save(
         "places": places,
         "random": {"seed": seed},
     }
+    if loop.data is not None:
+        manifest["data"] = loop.data
     return lambda: _complete(target, request.id, settings.servers, part, manifest)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Optional
 import mxnet as mx
 from mxnet.kvstore.kvstore_server import KVStoreServer
 
-from . import commands, gateway, process, states
+from . import commands, gateway, layout, process, states
 from .checkpoint import CheckpointDamaged, Manifest, server_states, server_table
 from .environment import Settings
 from .report import Reporter
@@ -80,10 +80,10 @@ class Server(KVStoreServer):
         Whatever uses the updater waits for the end of it, the first update above all.
         """
         updater, manifest = self._updater, Manifest(fields["folder"])
+        placed = layout.from_json(fields["layout"], self._settings.servers)
         self._loading = threading.Thread(
-            target=self._or_fail, daemon=True, name="optimus-load", args=[lambda: states.load(
-                updater, manifest, self._rank, self._settings.servers, fields["bound"]
-            )],
+            target=self._or_fail, daemon=True, name="optimus-load",
+            args=[lambda: states.load(updater, manifest, self._rank, placed)],
         )
         self._loading.start()
 
@@ -119,8 +119,8 @@ class Server(KVStoreServer):
             target = gateway.target(fields["folder"], fields["checkpoint"])
             states.save(
                 self._updater, self._initial_numbers, target.folder, self._rank,
-                self._settings.servers, fields["bound"],
-                {int(key): size for key, size in fields["sizes"].items()},
+                self._settings.servers,
+                layout.from_json(fields["layout"], self._settings.servers),
             )
             # The table last: its presence says that the part is complete. Nobody is kept
             # waiting here, or the workers' pushes were too.

@@ -1,9 +1,10 @@
 """Optimizer states of the servers: to files, and back onto any number of servers.
 
 An updater keeps, for each key, a state that its optimizer made: None, an array of the
-key's (flat) slice, or a tuple of such. A server writes its slices with the range of
-elements that each covers; on restart a server collects for every range that it now
-owns the pieces that the old servers had, in order.
+key's (flat) slice, or a tuple of such. A server writes its slices with the block that
+each belongs to and the range of elements that it covers; on restart a server collects
+for every range that it now holds the pieces that the old servers had, in order. So it
+does not matter by which layout the blocks lay before, and lie now.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class StateError(Exception):
 
 
 class Piece(NamedTuple):
-    """Elements [start, stop) of the state of a key, as one old server wrote them."""
+    """Elements [start, stop) of the state of a block, as one old server wrote them."""
 
     start: int
     stop: int
@@ -70,36 +71,35 @@ def carry_progress(old: Any, new: Any) -> None:
 
 def save(
     updater: Any, initial: Mapping[str, float], folder: str, rank: int, servers: int,
-    bound: int, sizes: Mapping[int, int],
+    placed: layout.Layout,
 ) -> None:
-    """Write a server's states.
+    """Write a server's states, by block and range of elements.
 
-    ``sizes``: number of elements of each key, over all servers. ``initial``: the
-    optimizer's numbers when it was set; those that have changed since are saved.
-    Raises StateError or OSError.
+    ``initial``: the optimizer's numbers when it was set; those that have changed since
+    are saved. Raises StateError or OSError.
     """
     arrays: Dict[str, numpy.ndarray] = {}
     entries = []
     counts = update_counts(updater.optimizer)
     for key, state in sorted(updater.states.items()):
-        span = layout.owned(key, sizes[key], servers, bound, rank)
-        if span is None:
+        origin = placed.origin(key, rank)
+        if origin is None:
             raise StateError(f"server {rank} holds key {key}, which belongs to another server")
+        count = origin.stop - origin.start
         leaves: List[numpy.ndarray] = []
         template = _flatten(state, leaves)
         for leaf in leaves:
-            if leaf.size != span[1] - span[0]:
+            if leaf.size != count:
                 raise StateError(
-                    f"state of key {key} has {leaf.size} elements for "
-                    f"{span[1] - span[0]} parameters"
+                    f"state of key {key} has {leaf.size} elements for {count} parameters"
                 )
-        for start, stop in _blocks(span):
+        for start, stop in _pieces_of(origin.start, origin.stop):
             names = []
             for leaf in leaves:
                 names.append(f"a{len(arrays)}")
-                arrays[names[-1]] = leaf.reshape(-1)[start - span[0]:stop - span[0]]
+                arrays[names[-1]] = leaf.reshape(-1)[start - origin.start:stop - origin.start]
             entries.append({
-                "key": key, "size": sizes[key], "start": start, "stop": stop,
+                "key": origin.block, "size": origin.size, "start": start, "stop": stop,
                 "updates": counts.get(key, 0), "template": template, "arrays": names,
                 "dtypes": [str(leaf.dtype) for leaf in leaves],
             })
@@ -110,7 +110,7 @@ def save(
     }
     # The table comes last: its presence says that this server's part is complete.
     write_json(folder, server_table(rank), {
-        "schema": SCHEMA, "rank": rank, "servers": servers, "bound": bound, "part": part.to_json(),
+        "schema": SCHEMA, "rank": rank, "servers": servers, "part": part.to_json(),
         "places": places,
         "optimizer": {
             "name": type(updater.optimizer).__name__,
@@ -122,7 +122,7 @@ def save(
 
 
 def load(
-    updater: Any, manifest: Manifest, rank: int, servers: int, bound: int
+    updater: Any, manifest: Manifest, rank: int, placed: layout.Layout
 ) -> None:
     """Give a fresh updater the states of a checkpoint that this server now owns.
 
@@ -143,12 +143,10 @@ def load(
     for name, value in (tables[0]["optimizer"]["numbers"] if tables else {}).items():
         setattr(optimizer, name, value)
     counts = update_counts(optimizer)
-    for key, size, pieces in _pieces(manifest, tables, rank, servers, bound):
-        span = layout.owned(key, size, servers, bound, rank)
-        assert span is not None, "only keys of this server have pieces"
-        updater.states[key] = _assemble(key, span, pieces)
-        updater.states_synced[key] = True
-        counts[key] = max(piece.updates for piece in pieces)
+    for span, block, pieces in _pieces(manifest, tables, rank, placed):
+        updater.states[span.key] = _assemble(block, span, pieces)
+        updater.states_synced[span.key] = True
+        counts[span.key] = max(piece.updates for piece in pieces)
 
 
 def _read_table(manifest: Manifest, rank: int) -> Dict[str, Any]:
@@ -163,47 +161,49 @@ def _read_table(manifest: Manifest, rank: int) -> Dict[str, Any]:
 
 
 def _pieces(
-    manifest: Manifest, tables: List[Dict[str, Any]], rank: int, servers: int, bound: int
-) -> Iterator[Tuple[int, int, List[Piece]]]:
-    """(key, size, overlapping pieces in order) for each key that this server owns.
+    manifest: Manifest, tables: List[Dict[str, Any]], rank: int, placed: layout.Layout
+) -> Iterator[Tuple[layout.Span, int, List[Piece]]]:
+    """(span, block, overlapping pieces in order) for all that this server holds.
 
-    Opens the arrays only of those old servers that had something we own.
+    Opens the arrays only of those old servers that had something we hold.
     """
     sources: Dict[int, Mapping[str, numpy.ndarray]] = {}
-    by_key: Dict[Tuple[int, int], List[Piece]] = {}
+    found: Dict[layout.Span, Tuple[int, List[Piece]]] = {}
     for table in tables:
         for entry in table["entries"]:
-            key, size = entry["key"], entry["size"]
-            span = layout.owned(key, size, servers, bound, rank)
-            if span is None or entry["stop"] <= span[0] or entry["start"] >= span[1]:
-                continue
-            old = table["rank"]
-            if entry["arrays"] and old not in sources:
-                sources[old] = open_arrays(
-                    manifest.folder, manifest.part(server_states(old)), table.get("places")
-                )
-            by_key.setdefault((key, size), []).append(Piece(
-                entry["start"], entry["stop"], entry["updates"], entry["template"],
-                entry["arrays"], sources.get(old, {}),
-            ))
-    for (key, size), pieces in sorted(by_key.items()):
-        yield key, size, sorted(pieces, key=lambda piece: piece.start)
+            block = entry["key"]
+            for span in placed.held(block, entry["size"], rank):
+                if entry["stop"] <= span.start or entry["start"] >= span.stop:
+                    continue
+                old = table["rank"]
+                if entry["arrays"] and old not in sources:
+                    sources[old] = open_arrays(
+                        manifest.folder, manifest.part(server_states(old)), table.get("places")
+                    )
+                found.setdefault(span, (block, []))[1].append(Piece(
+                    entry["start"], entry["stop"], entry["updates"], entry["template"],
+                    entry["arrays"], sources.get(old, {}),
+                ))
+    for span, (block, pieces) in sorted(found.items()):
+        yield span, block, sorted(pieces, key=lambda piece: piece.start)
 
 
-def _assemble(key: int, span: Tuple[int, int], pieces: List[Piece]) -> Any:
-    """The state of elements [span) of a key from pieces that must cover them."""
-    reached = span[0]
+def _assemble(block: int, span: layout.Span, pieces: List[Piece]) -> Any:
+    """The state of elements [span) of a block from pieces that must cover them."""
+    reached = span.start
     for piece in pieces:
         if piece.start > reached or piece.template != pieces[0].template:
             break
         reached = piece.stop
-    if reached < span[1]:
-        raise CheckpointDamaged(f"the states of key {key} do not cover its elements from {reached}")
+    if reached < span.stop:
+        raise CheckpointDamaged(
+            f"the states of block {block} do not cover its elements from {reached}"
+        )
     leaves = []
     for number in range(len(pieces[0].arrays)):
         parts = []
         for piece in pieces:
-            start, stop = max(piece.start, span[0]), min(piece.stop, span[1])
+            start, stop = max(piece.start, span.start), min(piece.stop, span.stop)
             array = piece.source[piece.arrays[number]]
             parts.append(array[start - piece.start:stop - piece.start])
         leaf = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
@@ -211,10 +211,10 @@ def _assemble(key: int, span: Tuple[int, int], pieces: List[Piece]) -> Any:
     return _build(pieces[0].template, iter(leaves))
 
 
-def _blocks(span: Tuple[int, int]) -> List[Tuple[int, int]]:
-    """A span of elements, cut into pieces; an empty one stays one piece."""
-    starts = list(range(span[0], span[1], PIECE_ELEMENTS_MAX)) or [span[0]]
-    return list(zip(starts, starts[1:] + [span[1]]))
+def _pieces_of(start: int, stop: int) -> List[Tuple[int, int]]:
+    """Elements [start, stop), cut into pieces; of no elements one piece."""
+    starts = list(range(start, stop, PIECE_ELEMENTS_MAX)) or [start]
+    return list(zip(starts, starts[1:] + [stop]))
 
 
 def _flatten(state: Any, leaves: List[numpy.ndarray]) -> Any:

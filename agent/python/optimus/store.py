@@ -1,9 +1,10 @@
-"""The key-value store of a worker: MXNet's own, with four things added.
+"""The key-value store of a worker: MXNet's own, with five things added.
 
 It gives a restored job its parameters when the store is initialised; it sets the
 optimizer once for all, with the right gradient scale; it changes the learning rate on
-the servers; and it knows when a step's gradients were computed and when its pulls
-were done, which tells a slow worker from one that waits for a slow worker.
+the servers; it puts each block of parameters on the server that the master assigned to
+it; and it knows when a step's gradients were computed and when its pulls were done,
+which tells a slow worker from one that waits for a slow worker.
 """
 
 from __future__ import annotations
@@ -11,32 +12,42 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 import numpy
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from . import commands, layout
+from .assigned import AssignedKVStore, Key
 from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest
 from .packing import open_arrays
 
-Key = Union[int, str]
+# From the elements of each block to the parts (server, elements) of each.
+Assign = Callable[[List[int]], Sequence[Sequence[Tuple[int, int]]]]
 
 
-class Store(mx.kv.KVStore):
+class Store(AssignedKVStore):
     """Can be handed to ``gluon.Trainer`` and ``Module`` as it is."""
 
-    def __init__(self, mode: str, gradient_scale: float, resume: Optional[Manifest]) -> None:
+    def __init__(
+        self, mode: str, gradient_scale: float, resume: Optional[Manifest], servers: int,
+        assign: Optional[Assign] = None,
+    ) -> None:
         """Returns once all processes of the generation have met.
 
         ``gradient_scale``: what a pushed gradient sum is multiplied by on the servers.
+        ``assign``: answers on which of the ``servers`` the blocks are to lie; without it
+        they lie by MXNet's own rule.
         """
+        if assign is not None:
+            # Read when the store is made: no array is to be cut but by the assignment.
+            os.environ[layout.BIGARRAY_BOUND_VARIABLE] = str(layout.BIGARRAY_BOUND_MAX)
         # Hidden from the import, where it would matter; read now, when ps-lite starts.
         os.environ["DMLC_ROLE"] = "worker"
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(c_str(f"dist_{mode}"), ctypes.byref(handle)))
-        super().__init__(handle)
+        super().__init__(handle, servers, waits=assign is not None)
         mx.profiler.set_kvstore_handle(handle)
         self.gradient_scale = gradient_scale
         self.dropping = False
@@ -44,6 +55,7 @@ class Store(mx.kv.KVStore):
         self._mode = mode
         self._resume = resume
         self._bound = layout.bigarray_bound(os.environ)
+        self._assign = assign
         self._learning_rate: Optional[float] = None
         self._shapes: Dict[Key, tuple] = {}
         self._local: Dict[Key, Any] = {}
@@ -94,6 +106,24 @@ class Store(mx.kv.KVStore):
             )
         return mx.nd.array(restored, dtype=restored.dtype)
 
+    def block_sizes(self) -> List[int]:
+        """Elements of each block so far, in the order of initialisation."""
+        return [int(numpy.prod(shape)) for shape in self._shapes.values()]
+
+    def open(self) -> None:
+        """Place and initialise the blocks of a store that waits for their assignment.
+
+        Comes with the first push or pull, and before the training loop. What a script
+        initialises afterwards is placed by a rule that balances nothing. All workers
+        must get here at the same point. Raises LayoutError.
+        """
+        if self._assign is None or not self.waits:
+            return
+        self.place(self._assign(self.waiting_sizes()))
+        if self.optimizer is not None:
+            self._send_optimizer(first=True)
+        self.initialise()
+
     # -- optimizer --------------------------------------------------------------------
 
     def set_optimizer(self, optimizer: Any) -> None:
@@ -110,10 +140,16 @@ class Store(mx.kv.KVStore):
         first, self.optimizer = self.optimizer is None, optimizer
         if first:
             self._restore_learning_rate()
+        if not self.waits:  # else its multipliers do not know the blocks' keys yet
+            self._send_optimizer(first)
+
+    def _send_optimizer(self, first: bool) -> None:
         if self.rank == 0:
-            super().set_optimizer(optimizer)
+            super().set_optimizer(self.optimizer)
             if first and self._resume is not None:
-                self._command(commands.LOAD, folder=self._resume.folder, bound=self._bound)
+                self._command(
+                    commands.LOAD, folder=self._resume.folder, layout=self._layout().to_json()
+                )
         if first:
             # Nobody may push before the states are there.
             self._barrier()
@@ -130,7 +166,7 @@ class Store(mx.kv.KVStore):
         learning_rate = float(learning_rate)
         self.optimizer.set_learning_rate(learning_rate)
         self._learning_rate = learning_rate
-        if self.rank == 0:
+        if self.rank == 0 and not self.waits:
             self._command(commands.LEARNING_RATE, value=learning_rate)
 
     def _restore_learning_rate(self) -> None:
@@ -144,17 +180,20 @@ class Store(mx.kv.KVStore):
     # -- training ---------------------------------------------------------------------
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        self.open()
         keys, values = _listed(key, value)
         super().push(keys, self._note_push(keys, values), priority)
 
     def pull(
         self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
+        self.open()
         keys, outs = _listed(key, out)
         self._pulled += [array for target in outs for array in _arrays(target)]
         super().pull(keys, outs, priority, ignore_sparse)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        self.open()
         keys, values = _listed(key, value)
         outs = values if out is None else _listed(key, out)[1]
         self._pulled += [array for target in outs for array in _arrays(target)]
@@ -212,19 +251,25 @@ class Store(mx.kv.KVStore):
                 local = self._local.get(key)
                 dtype = numpy.float32 if local is None else local.dtype
                 arrays[key] = mx.nd.zeros(self._shapes[key], dtype=dtype)
-                super().pull(key, arrays[key])
+                super().pull([key], [arrays[key]])
         return arrays
 
     def save_states(self, folder: str, checkpoint: int) -> None:
         """Let each server write its states; returns when all have done or failed."""
+        self._command(
+            commands.SAVE, folder=folder, checkpoint=checkpoint, layout=self._layout().to_json()
+        )
+
+    def _layout(self) -> layout.Layout:
+        assigned = self.assigned_layout()
+        if assigned is not None:
+            return assigned
         # A string key has the number, on the servers, of its turn at initialisation.
         sizes = {
-            key if isinstance(key, int) else number: int(numpy.prod(shape))
-            for number, (key, shape) in enumerate(self._shapes.items())
+            key if isinstance(key, int) else number: size
+            for number, (key, size) in enumerate(zip(self._shapes, self.block_sizes()))
         }
-        self._command(
-            commands.SAVE, folder=folder, checkpoint=checkpoint, bound=self._bound, sizes=sizes
-        )
+        return layout.StockLayout(self._servers, self._bound, sizes)
 
     def optimizer_document(self) -> Dict[str, Any]:
         """What a manifest says of the optimizer."""

@@ -45,6 +45,7 @@ class Trainer(mx.gluon.Trainer):
         store.gradient_scale = self._scale / self._samples_per_update
         self._init_kvstore()
         self._init_params()
+        store.open()
 
     def _init_params(self) -> None:
         # The stock method passes one barrier for each parameter; a list passes one.

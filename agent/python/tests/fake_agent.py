@@ -48,6 +48,19 @@ def checkpoint(
     }
 
 
+def scattered(sizes: Sequence[int], servers: int) -> List[List[List[int]]]:
+    """An assignment that no rule would make: parts (server, elements) of each block.
+
+    Blocks go round the servers, larger ones in three uneven parts, of which with one
+    server or two at least two meet.
+    """
+    blocks = []
+    for number, size in enumerate(sizes):
+        elements = [size] if size < 50 else [size // 7, size // 2, size - size // 7 - size // 2]
+        blocks.append([[(number + i) % servers, count] for i, count in enumerate(elements)])
+    return blocks
+
+
 class Node:
     """The agent's side of one node: a folder with the socket and control.json."""
 
@@ -65,6 +78,13 @@ class Node:
         path = os.path.join(self.directory, "control.json")
         with open(path + ".tmp", "w", encoding="utf-8") as file:
             json.dump({"checkpoint": checkpoint}, file)
+        os.rename(path + ".tmp", path)
+
+    def assign(self, blocks: List[List[List[int]]]) -> None:
+        """Write assignment.json."""
+        path = os.path.join(self.directory, "assignment.json")
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            json.dump({"schema": "optimus.layout/1", "blocks": blocks}, file)
         os.rename(path + ".tmp", path)
 
     def close(self) -> None:
@@ -97,13 +117,18 @@ class Generation:
         number: int = 1,
         nodes: int = 1,
         environment: Optional[Dict[str, str]] = None,
+        assigned: bool = False,
         **batch: int,
     ) -> None:
         """``batch``: ``global_batch`` or ``worker_batch``.
 
         Worker i is on node i modulo ``nodes``; each node has its own folder.
+        ``assigned``: blocks lie as :func:`scattered` says, not by MXNet's rule.
         """
         self.reports: List[Report] = []
+        self._servers = servers
+        self._assigned = assigned
+        self._sizes: Dict[int, int] = {}
         self._changed = threading.Condition()
         self.nodes = [Node(self._received) for _ in range(nodes)]
         self.directory = self.nodes[0].directory
@@ -111,6 +136,7 @@ class Generation:
         common = {
             **os.environ,
             "PYTHONPATH": PACKAGE, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+            "EXAMPLES": EXAMPLES,
             "MXNET_KVSTORE_BIGARRAY_BOUND": str(BIGARRAY_BOUND),
             "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_NODE_HOST": "127.0.0.1",
             "DMLC_PS_ROOT_PORT": str(_free_port()),
@@ -119,6 +145,7 @@ class Generation:
             "OPTIMUS_SERVERS": str(servers), "OPTIMUS_WORKERS": str(workers),
             "OPTIMUS_EPOCHS_MAX": str(epochs_max),
             **{f"OPTIMUS_{name.upper()}": str(size) for name, size in batch.items()},
+            **({"OPTIMUS_ASSIGNMENT": "wait"} if assigned else {}),
             **(environment or {}),
         }
         if resume is not None:
@@ -154,7 +181,16 @@ class Generation:
     def _received(self, report: Report) -> None:
         with self._changed:
             self.reports.append(report)
+            if report["t"] == "blocks" and self._assigned:
+                self._assign(report)
             self._changed.notify_all()
+
+    def _assign(self, report: Report) -> None:
+        self._sizes.update(enumerate(report["sizes"], report["first"]))
+        if len(self._sizes) == report["of"]:
+            sizes = [size for _, size in sorted(self._sizes.items())]
+            for node in self.nodes:
+                node.assign(scattered(sizes, self._servers))
 
     # -- what the agent tells -----------------------------------------------------------
 

@@ -19,7 +19,8 @@ sys.path.insert(0, PACKAGE)
 
 import numpy  # noqa: E402
 
-from optimus import checkpoint, commands, environment, layout, packing, sampler  # noqa: E402
+from optimus import assignment, checkpoint, commands, environment  # noqa: E402
+from optimus import layout, packing, sampler  # noqa: E402
 from optimus.control import Control  # noqa: E402
 from optimus import report as reporting  # noqa: E402
 from optimus.hold import saved_report  # noqa: E402
@@ -126,6 +127,73 @@ class Layout(unittest.TestCase):
 
     def test_small_arrays_go_where_the_stock_worker_sends_them(self) -> None:
         self.assertEqual(layout.slices(4, 10, 3, 1000), [layout.Slice(4 * 9973 % 3, 0, 10)])
+
+
+class Assignment(unittest.TestCase):
+    def test_keys_are_new_and_lie_on_the_servers_they_were_chosen_for(self) -> None:
+        for servers in (1, 2, 3, 7, 10, 64):
+            keys = layout.Keys(servers)
+            chosen = random.Random(servers)
+            given = set()
+            for _ in range(500):
+                server = chosen.randrange(servers)
+                key = keys.next(server)
+                # The stock worker's own rule, of an array that it does not cut.
+                [part] = layout.slices(key, 10, servers, layout.BIGARRAY_BOUND_MAX)
+                self.assertEqual(part.server, server)
+                self.assertLess(key * layout.KEY_MULTIPLIER, 2**31)
+                given.add(key)
+            self.assertEqual(len(given), 500)
+
+    def test_keys_end_before_they_overflow(self) -> None:
+        keys = layout.Keys(1)
+        for _ in range(layout.KEY_MAX + 1):
+            last = keys.next(0)
+        self.assertEqual(last, layout.KEY_MAX)
+        with self.assertRaisesRegex(layout.LayoutError, "more than there are keys"):
+            keys.next(0)
+        with self.assertRaisesRegex(layout.LayoutError, "server 4 of 4"):
+            layout.Keys(4).next(4)
+
+    def test_an_assignment_of_other_blocks_is_refused(self) -> None:
+        blocks = [[(0, 3), (1, 4)], [(1, 5)]]
+        self.assertEqual(assignment.fitting(blocks, [7, 5]), blocks)
+        self.assertEqual(assignment.fitting([[(0, 0)]], [0]), [[(0, 0)]])
+        for sizes, words in (([7], "has 1 blocks"), ([7, 6], "block 1"), ([8, 5], "block 0")):
+            with self.assertRaisesRegex(layout.LayoutError, words + ".*script"):
+                assignment.fitting(blocks, sizes)
+        for wrong in ([[(0, 8), (1, -1)]], [[]], [[(0, 7), (1, 0)]]):
+            with self.assertRaisesRegex(layout.LayoutError, "block 0"):
+                assignment.fitting(wrong, [7])
+        for content in (b"", b"[]", b'{"schema": "x", "blocks": []}', b'{"blocks": [[[0]]]}'):
+            with self.assertRaisesRegex(layout.LayoutError, "assignment.json"):
+                assignment.parse(content)
+
+    def test_many_blocks_are_told_in_reports_that_fit_a_datagram(self) -> None:
+        sizes = list(range(10**18, 10**18 + 1000))
+        found: List[int] = []
+        for kind, fields in assignment.reports(sizes):
+            self.assertEqual((kind, fields["first"], fields["of"]), ("blocks", len(found), 1000))
+            self.assertLessEqual(len(encode({"role": "worker", **fields})), DATAGRAM_BYTES_MAX)
+            found += fields["sizes"]
+        self.assertEqual(found, sizes)
+        self.assertEqual(assignment.reports([1] * (assignment.BLOCKS_MAX + 1)), [])
+
+    def test_a_worker_asks_until_it_is_answered(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pauses: List[float] = []
+
+            def pause(seconds: float) -> None:
+                pauses.append(seconds)
+                if len(pauses) == 3:
+                    checkpoint.write_json(folder, assignment.FILE, {
+                        "schema": assignment.SCHEMA, "blocks": [[[1, 2], [0, 3]]],
+                    })
+
+            self.assertEqual(assignment.wait(folder, None, [5], pause), [[(1, 2), (0, 3)]])
+            self.assertEqual(len(pauses), 3)
+            with self.assertRaises(layout.LayoutError):
+                assignment.wait(folder, None, [6], pause)
 
 
 class Files(unittest.TestCase):
@@ -365,7 +433,7 @@ class Settings(unittest.TestCase):
     def test_a_wrong_variable_is_named(self) -> None:
         for name, value in (
             ("OPTIMUS_ROLE", "boss"), ("OPTIMUS_MODE", ""), ("OPTIMUS_WORKERS", "0"),
-            ("OPTIMUS_INDEX", "-1"), ("OPTIMUS_WORKER_BATCH", "8"), ("OPTIMUS_DIR", ""),
+            ("OPTIMUS_INDEX", "-1"), ("OPTIMUS_ASSIGNMENT", "best"), ("OPTIMUS_WORKER_BATCH", "8"), ("OPTIMUS_DIR", ""),
         ):
             with self.assertRaisesRegex(environment.SettingsError, name):
                 environment.read({**self.VARIABLES, name: value})

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 from collections import Counter
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -20,6 +20,7 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts")
 TOLERANCE = 1e-4
 SAMPLES = 1000
 BATCH = 64
+PRINT = ("--print-steps", "--print-samples")
 
 
 def losses(output: str) -> Dict[int, float]:
@@ -49,7 +50,7 @@ def global_losses(generation: Generation) -> Dict[int, float]:
 def run_alone(script: str, arguments: List[str]) -> str:
     """Output of a script without an agent; the run must leave no file behind."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("OPTIMUS_", "DMLC_"))}
-    variables.update(PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1")
+    variables.update(PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", EXAMPLES=EXAMPLES)
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, os.path.join(EXAMPLES, script), *arguments], env=variables,
@@ -72,21 +73,27 @@ class Rescale(unittest.TestCase):
         os.mkdir(path)
         return path
 
-    def chain(self, arguments: List[str]) -> None:
-        """Compare a job rescaled (1,1) (2,2) (1,2) (3,1) with one that never stops."""
-        arguments = [*arguments, "--print-steps", "--print-samples", "--samples", str(SAMPLES)]
+    def chain(
+        self, arguments: List[str], assigned: Sequence[bool], script: str = "linear_probe.py"
+    ) -> None:
+        """Compare a job rescaled (1,1) (2,2) (3,1) (1,3) with one that never stops.
+
+        ``assigned``: in which of these generations blocks lie where they were assigned.
+        """
+        arguments = [*arguments, "--samples", str(SAMPLES)]
+        path = os.path.join(EXAMPLES if script == "linear_probe.py" else SCRIPTS, script)
         alone = losses(run_alone(
-            "linear_probe.py", [*arguments, "--global-batch", str(BATCH), "--epochs", "17"]
+            path, [*arguments, "--global-batch", str(BATCH), "--epochs", "14"]
         ))
         resume = None
         outputs: List[str] = []
         for number, (shape, stop) in enumerate(
-            [((1, 1), 50), ((2, 2), 105), ((1, 2), 160), ((3, 1), 215)], start=1
+            [((1, 1), 20), ((2, 2), 70), ((3, 1), 120), ((1, 3), 170)], start=1
         ):
             folder = self.folder(f"c{number}")
             with Generation(
-                "linear_probe.py", arguments, *shape, global_batch=BATCH, resume=resume,
-                number=number,
+                path, arguments, *shape, global_batch=BATCH, resume=resume, number=number,
+                assigned=assigned[number - 1],
             ) as generation:
                 generation.request(folder, at_step=stop, number=number)
                 saved = generation.wait_for("saved")[0]
@@ -95,7 +102,7 @@ class Rescale(unittest.TestCase):
                 self.assertEqual(set(generation.terminate().values()), {0})
                 workers = [generation.output(f"worker{index}") for index in range(shape[1])]
             outputs += workers
-            begin = 0 if number == 1 else stop - 55
+            begin = 0 if number == 1 else stop - 50
             for output in workers:
                 found = losses(output)
                 self.assertEqual(sorted(found), list(range(begin + 1, stop + 1)))
@@ -105,14 +112,46 @@ class Rescale(unittest.TestCase):
                     )
             resume = folder
         used = samples(outputs)
-        for epoch in range(max(used)):
+        for epoch in range(max(used, default=0)):
             self.assertEqual(used[epoch], Counter(range(SAMPLES)), f"epoch {epoch}")
 
     def test_sgd_with_momentum_and_a_learning_rate_changed_on_the_way(self) -> None:
-        self.chain(["--optimizer", "sgd", "--rate-at", "70"])
+        self.chain(["--optimizer", "sgd", "--rate-at", "40", *PRINT], [False] * 4)
+
+    def test_sgd_with_blocks_where_they_were_assigned(self) -> None:
+        self.chain(
+            ["--optimizer", "sgd", "--rate-at", "40", *PRINT], [True, True, False, True]
+        )
 
     def test_adam(self) -> None:
-        self.chain(["--optimizer", "adam"])
+        self.chain(["--optimizer", "adam", *PRINT], [False] * 4)
+
+    def test_adam_with_blocks_where_they_were_assigned(self) -> None:
+        self.chain(["--optimizer", "adam", *PRINT], [False, True, True, True])
+
+    def test_the_module_api_with_sgd_and_either_layout(self) -> None:
+        self.chain(["--optimizer", "sgd"], [True, False, True, True], "module_probe.py")
+
+    def test_the_module_api_with_adam_and_either_layout(self) -> None:
+        self.chain(["--optimizer", "adam"], [False, True, True, False], "module_probe.py")
+
+    def test_a_checkpoint_of_the_version_before_with_either_layout(self) -> None:
+        # Step 20 of this very job with (2, 1), written before blocks could be assigned.
+        recorded = os.path.join(os.path.dirname(SCRIPTS), "recorded", "checkpoint-1")
+        arguments = ["--optimizer", "adam", "--hidden", "32", "--samples", "100", "--print-steps"]
+        alone = losses(run_alone(
+            "linear_probe.py", [*arguments, "--global-batch", "10", "--epochs", "4"]
+        ))
+        for assigned in (False, True):
+            with Generation(
+                "linear_probe.py", arguments, 2, 1, global_batch=10, resume=recorded,
+                assigned=assigned,
+            ) as generation:
+                generation.wait_for_step(40)
+                found = losses(generation.output("worker0"))
+            self.assertEqual(min(found), 21)
+            for step in range(21, 41):
+                self.assertAlmostEqual(found[step], alone[step], delta=TOLERANCE, msg=str(step))
 
     def test_the_module_api_gives_the_same_losses(self) -> None:
         arguments = ["--samples", "900"]
@@ -142,7 +181,9 @@ class Rescale(unittest.TestCase):
     def test_a_convolutional_net_starts_and_resumes(self) -> None:
         arguments = ["--samples", "128", "--width", "4"]
         folder = self.folder("c1")
-        with Generation("digits_cnn.py", arguments, 2, 2, global_batch=32) as first:
+        with Generation(
+            "digits_cnn.py", arguments, 2, 2, global_batch=32, assigned=True
+        ) as first:
             first.request(folder, at_step=6)
             first.wait_for("saved")
             before = global_losses(first)
@@ -168,7 +209,9 @@ class Rescale(unittest.TestCase):
             first.wait_for("reached", count=2)
             rank = {r["rank"]: r["i"] for r in first.seen("reached")}[0]
             before = re.findall(r"^state 12 (.*)$", first.output(f"worker{rank}"), re.M)
-        with Generation(script, [], 2, 1, worker_batch=16, resume=folder) as second:
+        with Generation(
+            script, [], 2, 1, worker_batch=16, resume=folder, assigned=True
+        ) as second:
             second.wait_for_step(14)
             after = re.findall(r"^state 12 (.*)$", second.output("worker0"), re.M)
         self.assertEqual(len(before), 1)
@@ -178,7 +221,7 @@ class Rescale(unittest.TestCase):
         arguments = ["--print-samples", "--samples", str(SAMPLES), "--step-ms", "1"]
         folder = self.folder("c1")
         with Generation(
-            "linear_probe.py", arguments, 1, 2, mode="async", worker_batch=30
+            "linear_probe.py", arguments, 1, 2, mode="async", worker_batch=30, assigned=True
         ) as first:
             first.wait_for_step(20, workers=2)
             first.request(folder, at_step=None)

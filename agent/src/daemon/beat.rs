@@ -2,7 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
-use model::notes::{Notes, TroubleReport};
+use model::notes::{BlocksReport, Notes, TroubleReport};
 
 use super::Agent;
 use crate::clock;
@@ -11,6 +11,9 @@ use crate::telemetry::printable;
 
 /// Words of all exits together; beyond it they are cut, so that a heartbeat always fits a frame.
 const REASONS_BYTES_MAX: usize = 1 << 20;
+
+/// Parameter blocks of all jobs together, for the same reason.
+const BLOCKS_TOLD_MAX: usize = 100_000;
 
 impl Agent {
     pub(super) fn introduction(&mut self, now: Millis) -> Introduction {
@@ -52,11 +55,38 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
+        Notes {
+            blocks: self.blocks_told(),
+            arrivals: self.arrival_reports(),
+            links: self.link_reports(),
+            troubles: self.troubles(),
+            data: self.data_told(),
+            begun: telemetry.flat_map(|t| t.begun_reports()).collect(),
+        }
+    }
+
+    /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.
+    fn blocks_told(&self) -> Vec<BlocksReport> {
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
+        let mut room = BLOCKS_TOLD_MAX;
+        let mut blocks: Vec<BlocksReport> =
+            telemetry.filter_map(|telemetry| telemetry.blocks_report()).collect();
+        blocks.retain(|report| {
+            let fits = report.blocks.len() <= room;
+            room -= if fits { report.blocks.len() } else { 0 };
+            fits
+        });
+        blocks
+    }
+
+    /// Why checkpoints cannot be completed here.
+    fn troubles(&self) -> Vec<TroubleReport> {
         let troubles = self.live.iter().filter_map(|(&Key { job, generation }, live)| {
             let (checkpoint, words) = live.trouble.clone()?;
             Some(TroubleReport { job, generation, checkpoint, words: printable(&words, 500) })
         });
-        Notes { troubles: troubles.collect(), ..Notes::default() }
+        troubles.collect()
     }
 
     fn task_reports(&self) -> Vec<TaskReport> {

@@ -1,13 +1,15 @@
 //! What the agent's loop is told.
 
-use model::CheckpointId;
 use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
 use model::notes::{Extras, Notes};
+use model::{CheckpointId, JobId};
 use tokio::sync::oneshot;
 
+use crate::dataset::Known;
 use crate::ledger::Key;
 use crate::probe::gpu::Reading;
 use crate::procfs::Mark;
+use crate::task::forkserver::Gone;
 use crate::task::process::Started;
 use crate::telemetry::Datagram;
 
@@ -31,6 +33,17 @@ pub(crate) enum Event {
         code: Option<i32>,
         signal: Option<i32>,
     },
+    /// The first process of a task lives on, and nobody will tell of its end.
+    Orphaned {
+        mark: Mark,
+    },
+    /// `start` is the number of the start that it was.
+    ForkServerEnded {
+        job: JobId,
+        threads: u64,
+        start: u32,
+        gone: Gone,
+    },
     Report {
         key: Key,
         datagram: Datagram,
@@ -45,6 +58,11 @@ pub(crate) enum Event {
         key: Key,
         checkpoint: CheckpointId,
         why: String,
+    },
+    /// The index of a generation's data set is in its folder, or why it cannot be.
+    Dataset {
+        key: Key,
+        brought: Result<Known, String>,
     },
     Gpus(Reading),
     /// Logs that were too long are within their bounds again.

@@ -1,12 +1,17 @@
 //! The daemon's one owner of state: everything else (the session, children, sockets, the GPU
 //! probe, blocking work) only sends it events.
 
+mod asked;
+mod assignment;
 mod beat;
+mod data;
 mod ending;
 mod event;
+mod forks;
 mod order;
 mod reader;
 mod recover;
+mod sockets;
 mod start;
 
 use std::collections::BTreeMap;
@@ -15,14 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired, Exit, ProbeAct};
-use model::notes::Extras;
-use model::{BootId, CheckpointId, Generation, JobId, Millis, NodeId, OnDisconnect, Task};
-use tokio::sync::{mpsc, oneshot, watch};
+use model::agent::{Desired, Exit};
+use model::notes::{BlockPart, Extras};
+use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
+use tokio::sync::{mpsc, watch};
 
-use crate::checkpoint;
 use crate::clock;
-use crate::config::{Settings, TaskUser};
+use crate::config::Settings;
 use crate::gateway::{Gateway, Served};
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
@@ -34,6 +38,7 @@ use crate::systemd::Systemd;
 use crate::task::output::Logs;
 use crate::task::stop::Stop;
 use crate::telemetry::{self, Telemetry};
+use data::Data;
 use reader::{Reader, read_socket};
 
 pub(crate) use event::Event;
@@ -41,10 +46,11 @@ pub(crate) use event::Event;
 /// Events that wait for the loop. A full queue holds the senders back: sockets fill up then, and
 /// training processes drop reports rather than wait.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Least time between two heartbeats, however much happens.
+/// Least mean time between two heartbeats, however much happens.
 const COALESCE_MS: u64 = 100;
-/// Longest answer to a question for a log.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+/// News leave at once, until so many heartbeats came close together: half of what a master lets
+/// through.
+const BEATS_AT_ONCE: u64 = 10;
 /// How often sizes of logs are looked at while tasks run, and first children of an earlier life
 /// of the agent, whose end nobody tells it.
 const WATCH_MS: u64 = 1000;
@@ -69,6 +75,7 @@ pub(crate) struct Agent {
     live: BTreeMap<Key, Live>,
     host: Host,
     gpus: Gpus,
+    line: sockets::Line,
     logs: Logs,
     rotating: bool,
     gateway: Arc<Gateway>,
@@ -80,6 +87,7 @@ pub(crate) struct Agent {
     started_at: Millis,
     reports_dropped: u64,
     systemd: Systemd,
+    forks: forks::Forks,
     due: Due,
 }
 
@@ -87,7 +95,8 @@ pub(crate) struct Agent {
 #[derive(Clone, Copy, Debug)]
 struct Due {
     beat: Millis,
-    beat_sent: Millis,
+    /// When the heartbeats so far are paid for, at one in [`COALESCE_MS`].
+    beat_paid: Millis,
     look: Millis,
     look_every_ms: u64,
     watch: Millis,
@@ -110,6 +119,10 @@ struct Live {
     trouble: Option<(CheckpointId, String)>,
     /// `control.json` shows the ledger's order.
     control_written: bool,
+    /// What `assignment.json` says, once it is there.
+    assignment: Option<Vec<Vec<BlockPart>>>,
+    seen: sockets::Seen,
+    data: Data,
 }
 
 /// How far the folder of the present checkpoint has come.
@@ -128,7 +141,8 @@ struct LiveTask {
     /// Its process group, where that is proved to be its own: the leader lived when it was last
     /// looked up, and the group has not been seen empty since.
     group: Option<i32>,
-    /// Started by an earlier life of the agent: nobody tells of its end.
+    /// Started by an earlier life of the agent, or by a fork server that has ended: nobody tells
+    /// of its end.
     adopted: bool,
     /// How its first process ended.
     ended: Option<Ended>,
@@ -240,19 +254,20 @@ impl Agent {
             Event::Desired(desired, extras) => {
                 self.extras = extras;
                 self.on_desired(desired, now);
+                self.write_assignments(now);
+                self.bring_data();
             }
-            Event::Query(AgentQuery::Probe { folder, name, act }, reply) => {
-                probe_folder(self.settings.user.clone(), folder, name, act, reply);
-            }
-            Event::Query(AgentQuery::Log { job, generation, task, bytes_max }, reply) => {
-                // Whoever asked may be gone: then nobody needs the answer.
-                let _ = reply.send(self.log(job, generation, task, bytes_max));
-            }
+            Event::Query(query, reply) => self.on_query(query, reply),
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
+            Event::Orphaned { mark } => self.on_orphaned(&mark, now),
+            Event::ForkServerEnded { job, threads, start, gone } => {
+                self.on_fork_server_ended((job, threads), start, &gone, now);
+            }
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
+            Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
             Event::Gpus(reading) => self.gpus.take(reading, now),
             Event::Rotated => self.rotating = false,
         }
@@ -282,6 +297,7 @@ impl Agent {
         if !self.obey(now) {
             self.desired = before;
         }
+        self.tend_forks(now);
     }
 
     /// Brings the node closer to the desired set; asked again after each change of the ledger.
@@ -334,7 +350,8 @@ impl Agent {
     }
 
     fn urgent(&mut self, now: Millis) {
-        let soon = self.due.beat_sent.plus(COALESCE_MS).max(now);
+        let soon = self.due.beat_paid.0.saturating_sub(BEATS_AT_ONCE * COALESCE_MS);
+        let soon = Millis(soon).max(now);
         self.due.beat = self.due.beat.min(soon);
     }
 
@@ -351,12 +368,21 @@ impl Agent {
             NEVER
         };
         let save = self.unsaved_since.map_or(NEVER, |_| self.save_again_at);
-        [beat, save, self.due.look, self.watch_at(), self.silence_ends_at(), self.systemd.due()]
-            .into_iter()
-            .min()
-            .unwrap_or(NEVER)
-            // A day: the timer's own arithmetic must not overflow.
-            .min(clock::now().plus(86_400_000))
+        [
+            beat,
+            save,
+            self.due.look,
+            self.watch_at(),
+            self.silence_ends_at(),
+            self.sockets_due(),
+            self.systemd.due(),
+            self.forks.due(),
+        ]
+        .into_iter()
+        .min()
+        .unwrap_or(NEVER)
+        // A day: the timer's own arithmetic must not overflow.
+        .min(clock::now().plus(86_400_000))
     }
 
     fn watch_at(&self) -> Millis {
@@ -376,14 +402,21 @@ impl Agent {
             self.watch_adopted(now);
             self.watch_logs();
         }
+        if self.sockets_due() <= now {
+            self.look_at_sockets(now);
+        }
         if self.save_again_at <= now {
             self.save(now);
+        }
+        if self.forks.due() <= now {
+            self.tend_forks(now);
         }
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
+            self.write_assignments(now);
             if self.connected {
-                self.due.beat_sent = now;
+                self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);
                 let heartbeat = self.heartbeat(now);
                 let beat = Beat { heartbeat, rates: self.rates(), notes: self.notes() };
                 self.heartbeats.send_replace(Some(beat));
@@ -407,20 +440,6 @@ impl Agent {
                 tracing::error!(%error, behind_ms, "cannot write the ledger; tried again soon");
                 false
             }
-        }
-    }
-
-    fn log(
-        &self,
-        job: JobId,
-        generation: Option<Generation>,
-        task: Task,
-        bytes_max: u32,
-    ) -> AgentAnswer {
-        let bytes_max = u64::from(bytes_max).min(LOG_BYTES_MAX);
-        match self.logs.tail(job, generation, task, bytes_max) {
-            Ok((generation, text)) => AgentAnswer::Log { generation, text },
-            Err(why) => AgentAnswer::Refused(why),
         }
     }
 
@@ -448,33 +467,6 @@ impl Agent {
         }
     }
 
-    fn watch_logs(&mut self) {
-        if self.rotating {
-            return;
-        }
-        let full: Vec<(Key, Task)> = self
-            .live
-            .iter()
-            .flat_map(|(&key, live)| live.tasks.keys().map(move |&task| (key, task)))
-            .filter(|&(key, task)| self.logs.is_full(key, task))
-            .collect();
-        if full.is_empty() {
-            return;
-        }
-        self.rotating = true;
-        self.due.watch = clock::now().plus(WATCH_MS / 5);
-        let (logs, events) = (self.logs.clone(), self.events.clone());
-        tokio::task::spawn_blocking(move || {
-            for (key, task) in full {
-                if let Err(error) = logs.rotate(key, task) {
-                    tracing::warn!(%key, %task, %error, "cannot bound the output of a task");
-                }
-            }
-            // The loop has ended where nobody listens any more.
-            let _ = events.blocking_send(Event::Rotated);
-        });
-    }
-
     fn mark(&self, key: Key, task: Task) -> Mark {
         crate::task::adopt::mark_of(&self.node, key, task)
     }
@@ -483,21 +475,6 @@ impl Agent {
     fn folder(&self, key: Key) -> PathBuf {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
-}
-
-/// Answers whether a folder of several hosts is one. A file system may not answer at all.
-fn probe_folder(
-    user: TaskUser,
-    folder: String,
-    name: String,
-    act: ProbeAct,
-    reply: oneshot::Sender<AgentAnswer>,
-) {
-    tokio::task::spawn_blocking(move || {
-        let found = checkpoint::probe(&folder, &name, act, &user);
-        // Whoever asked may be gone: then nobody needs the answer.
-        let _ = reply.send(found.map_or_else(AgentAnswer::Refused, AgentAnswer::Probed));
-    });
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ impl Agent {
             extras: model::notes::Extras::default(),
             live: BTreeMap::new(),
             gpus,
+            line: super::sockets::Line::default(),
             logs,
             rotating: false,
             gateway,
@@ -69,9 +70,10 @@ impl Agent {
             connected: false,
             reports_dropped: 0,
             systemd: Systemd::new(),
+            forks: super::forks::Forks::default(),
             due: Due {
                 beat: now,
-                beat_sent: Millis(0),
+                beat_paid: Millis(0),
                 look: NEVER,
                 look_every_ms: 25,
                 watch: now,
@@ -89,6 +91,7 @@ impl Agent {
     fn find_tasks(&mut self, now: Millis) {
         let mut uids: BTreeSet<u32> = self.ledger.generations.values().map(|h| h.uid).collect();
         uids.insert(self.settings.user.uid.as_raw());
+        self.end_stale_forks(&uids);
         let census = Census::take(&self.node, &self.settings.state_dir, &uids);
         let tasks: Vec<(Key, model::Task, HeldTask)> = self
             .ledger
@@ -198,7 +201,7 @@ impl Agent {
             .inspect_err(|error| tracing::warn!(%key, %error, "tasks have no way to storage"))
             .ok();
         if let Some(files) = &files {
-            files.want(|wanted| wanted.order.clone_from(&held.order));
+            files.take_up(held.order.as_ref());
         }
         let live: &mut Live = self.live.entry(key).or_default();
         live.reader = reader;

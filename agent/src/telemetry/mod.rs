@@ -4,6 +4,8 @@
 //! and from a process of the very task that it speaks for, as the kernel attests; what is
 //! malformed, out of order or too fast is counted and dropped. Everything kept is bounded.
 
+mod begun;
+mod blocks;
 mod report;
 mod socket;
 mod sums;
@@ -14,8 +16,11 @@ use std::os::unix::net::UnixDatagram;
 use model::agent::{
     CheckpointOrder, CheckpointReport, CheckpointState, EpochReport, RateReport, WorkerReport,
 };
+use model::notes::{BegunReport, BlocksReport};
 use model::{CheckpointId, Millis, Role, Task};
 
+use begun::Begun;
+use blocks::Blocks;
 pub(crate) use report::printable;
 use report::{Malformed, Report, Step};
 use socket::Senders;
@@ -43,6 +48,8 @@ pub(crate) struct Telemetry {
     order: Option<CheckpointOrder>,
     errors: BTreeMap<Task, String>,
     hellos: BTreeSet<Task>,
+    blocks: Blocks,
+    begun: BTreeMap<u32, Begun>,
 }
 
 #[derive(Debug)]
@@ -77,6 +84,8 @@ impl Telemetry {
             order: None,
             errors: BTreeMap::new(),
             hellos: BTreeSet::new(),
+            blocks: Blocks::default(),
+            begun: BTreeMap::new(),
         }
     }
 
@@ -167,6 +176,12 @@ impl Telemetry {
             Report::Finished { step } => self.worker(worker, now).sums.finish(step),
             Report::Error { error } => {
                 self.errors.insert(task, error);
+                false
+            }
+            Report::Blocks(chunk) => self.blocks.take(&chunk),
+            // It comes with the first step, which is urgent by itself.
+            Report::Begun(begun) => {
+                self.begun.insert(worker, begun);
                 false
             }
             Report::Reached { checkpoint, step, epoch, loss_sum, samples } => {
@@ -290,6 +305,27 @@ impl Telemetry {
             let report::Rate { step, rate } = known.rate?;
             Some(RateReport { job, generation, worker, step, rate })
         })
+    }
+
+    /// How the workers here began.
+    pub(crate) fn begun_reports(&self) -> impl Iterator<Item = BegunReport> + '_ {
+        let Key { job, generation } = self.key;
+        self.begun.iter().map(move |(&worker, begun)| BegunReport {
+            job,
+            generation,
+            worker,
+            script_s: begun.script_s,
+            connect_s: begun.connect_s,
+            restore_s: begun.restore_s,
+            step_s: begun.step_s,
+        })
+    }
+
+    /// The job's parameter blocks, where a worker here has told them all.
+    pub(crate) fn blocks_report(&self) -> Option<BlocksReport> {
+        let Key { job, generation } = self.key;
+        let blocks = self.blocks.whole()?.clone();
+        Some(BlocksReport { job, generation, blocks })
     }
 
     pub(crate) fn checkpoint_reports(&self) -> impl Iterator<Item = CheckpointReport> + '_ {

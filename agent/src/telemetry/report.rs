@@ -4,6 +4,9 @@ use model::agent::Part;
 use model::{Role, Task};
 use serde::Deserialize;
 
+use super::begun::Begun;
+use super::blocks::Chunk;
+
 /// Longest datagram that is read.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 8192;
 /// Steps in one datagram.
@@ -66,6 +69,8 @@ pub(crate) enum Report {
     Error {
         error: String,
     },
+    Blocks(Chunk),
+    Begun(Begun),
 }
 
 /// One mini-batch.
@@ -94,13 +99,13 @@ pub(crate) struct Malformed;
 /// A number that may be `"nan"`, `"inf"` or `"-inf"`, which JSON has no numbers for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-enum Number {
+pub(super) enum Number {
     Plain(f64),
     Word(String),
 }
 
 impl Number {
-    fn value(&self) -> Result<f64, Malformed> {
+    pub(super) fn value(&self) -> Result<f64, Malformed> {
         match self {
             Self::Plain(value) => Ok(*value),
             Self::Word(word) => match word.as_str() {
@@ -136,6 +141,10 @@ struct Raw {
     epoch_position: Option<u64>,
     parts: Option<Vec<Part>>,
     error: Option<String>,
+    first: Option<u64>,
+    of: Option<u64>,
+    sizes: Option<Vec<u64>>,
+    parts_s: Option<[Number; 4]>,
 }
 
 type Row = (u64, u32, Number, Number, Number, u64);
@@ -184,6 +193,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Task, Report), Malformed> {
         "missed" => Report::Missed { checkpoint: count(raw.checkpoint)?, step: count(raw.step)? },
         "saved" => saved(raw)?,
         "finished" => Report::Finished { step: count(raw.step)? },
+        "blocks" => {
+            let sizes = raw.sizes.ok_or(Malformed)?;
+            Report::Blocks(Chunk::new(count(raw.first)?, count(raw.of)?, sizes).ok_or(Malformed)?)
+        }
+        "begun" => Report::Begun(Begun::read(raw.parts_s.as_ref())?),
         _ => return Err(Malformed),
     };
     Ok((task, report))
@@ -362,6 +376,10 @@ mod tests {
                 Report::Failed { checkpoint: 7, error: "disk full".to_owned() },
             ),
             (r#""t":"finished","step":8"#, Report::Finished { step: 8 }),
+            (
+                r#""t":"blocks","first":1,"of":3,"sizes":[9,4]"#,
+                Report::Blocks(Chunk::new(1, 3, vec![9, 4]).unwrap()),
+            ),
             (r#""t":"error","error":"x\u001by""#, Report::Error { error: "x?y".to_owned() }),
         ] {
             assert_eq!(worker(rest), Ok((Task::worker(2), report)), "{rest}");
@@ -392,6 +410,11 @@ mod tests {
             r#""t":"saved","checkpoint":1,"step":1,"epoch":0,"epoch_position":0,
                "parts":[{"file":"../x","bytes":1,"crc32":1}]"#,
             r#""t":"error","error":7"#,
+            r#""t":"blocks","first":2,"of":3,"sizes":[9,4]"#,
+            r#""t":"blocks","first":0,"of":3,"sizes":[-1]"#,
+            r#""t":"begun","parts_s":[0.1,0,-1,0.25]"#,
+            r#""t":"begun","parts_s":[0.1,0,"inf",0.25]"#,
+            r#""t":"begun","parts_s":[0.1,0,1]"#,
             r#""t":"hello","learning_rate":"soon","learning_rate_step":1"#,
             r#""t":"hello","learning_rate":1,"learning_rate_step":-1"#,
         ] {

@@ -57,6 +57,17 @@ fn a_step_goes_through_the_socket_into_the_sums() {
 }
 
 #[test]
+fn blocks_are_reported_once_all_are_told() {
+    let mut world = world();
+    assert!(!world.send(r#""t":"blocks","first":1,"of":2,"sizes":[7]"#).urgent);
+    assert_eq!(world.telemetry.blocks_report(), None);
+    let chunk = r#""t":"blocks","first":0,"of":2,"sizes":[5]"#;
+    assert!(world.send(chunk).urgent, "the workers may be waiting");
+    assert_eq!(world.telemetry.blocks_report().unwrap().blocks, [5, 7]);
+    assert!(!world.send(chunk).urgent, "said again");
+}
+
+#[test]
 fn the_kernel_attests_the_sender() {
     let mut world = world();
     let hello = r#"{"v":1,"role":"worker","i":0,"t":"hello"}"#;

@@ -7,7 +7,8 @@ use crate::job::{Bounds, Fault, JobSpec};
 use crate::options::JobOptions;
 use crate::shape::{Shape, Task};
 use crate::view::{
-    EventView, JobDetail, JobRow, NodeDetail, NodeRow, RoundDetail, RoundRow, Status, WhyView,
+    EventView, JobDetail, JobMore, JobRow, NodeDetail, NodeRow, RoundDetail, RoundRow, Status,
+    WhyView,
 };
 
 /// A request, with what holds for every change.
@@ -108,6 +109,10 @@ pub enum Read {
     },
     /// A consistent copy of the master's store, in its own checked format.
     Snapshot,
+    /// From protocol 3 on: what [`Read::Job`] does not tell.
+    JobMore {
+        job: JobId,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +144,7 @@ pub enum Answer {
     },
     /// One of several pieces of a snapshot; the last is empty.
     SnapshotPiece(Vec<u8>),
+    JobMore(Box<JobMore>),
 }
 
 /// Why a request was not done. Each kind is one exit code of the command line.

@@ -25,6 +25,7 @@ pub struct MasterConfig {
     pub nodes: NodeTimesConfig,
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
+    pub stragglers: StragglerConfig,
 }
 
 /// `agent.toml`.
@@ -96,6 +97,9 @@ pub struct RoundConfig {
     pub profile_time: DurationMs,
     /// Assumed cost of a job's first rescale.
     pub rescale_cost: DurationMs,
+    /// Share of its time that a job may stand still because rounds move it, in (0, 1]; less for a
+    /// large one.
+    pub pause_share: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +140,20 @@ pub struct LimitsConfig {
     pub root_ports: (u16, u16),
 }
 
+/// When a worker counts as slow (section 5.2), and what follows for its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StragglerConfig {
+    /// Workers of a job are compared over this time.
+    pub window: DurationMs,
+    /// Slow in so many windows in a row: named, and put on another node. 0: nobody is watched.
+    pub windows: u32,
+    /// Below this share of the other workers' median speed a worker is slow.
+    pub ratio: f64,
+    /// A node that slowness follows is avoided for this long after the last sign of it.
+    pub node_flag: DurationMs,
+}
+
 impl Default for MasterConfig {
     fn default() -> Self {
         Self {
@@ -148,6 +166,7 @@ impl Default for MasterConfig {
             nodes: NodeTimesConfig::default(),
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
+            stragglers: StragglerConfig::default(),
         }
     }
 }
@@ -184,6 +203,7 @@ impl Default for RoundConfig {
             profile_shapes_max: 5,
             profile_time: DurationMs::seconds(10),
             rescale_cost: DurationMs::seconds(10),
+            pause_share: 0.025,
         }
     }
 }
@@ -220,6 +240,17 @@ impl Default for LimitsConfig {
             events_kept: 20_000,
             rounds_kept: 1_000,
             root_ports: (21_000, 29_999),
+        }
+    }
+}
+
+impl Default for StragglerConfig {
+    fn default() -> Self {
+        Self {
+            window: DurationMs::seconds(5),
+            windows: 3,
+            ratio: 0.5,
+            node_flag: DurationMs::seconds(1800),
         }
     }
 }
@@ -279,6 +310,7 @@ impl MasterConfig {
             ("jobs.checkpoint_timeout", jobs.checkpoint_timeout),
             ("jobs.stall_timeout", jobs.stall_timeout),
             ("jobs.backoff", jobs.backoff),
+            ("stragglers.window", self.stragglers.window),
         ] {
             check_positive(field, duration, &mut faults);
         }
@@ -311,11 +343,25 @@ impl MasterConfig {
                 "give 0 to 100; 1.5 is usual",
             ));
         }
+        if !(rounds.pause_share > 0.0 && rounds.pause_share <= 1.0) {
+            faults.push(Fault::new(
+                "rounds.pause_share",
+                format!("{} is out of range", rounds.pause_share),
+                "give more than 0 and at most 1; 0.025 is usual",
+            ));
+        }
         if !(1..=100).contains(&jobs.checkpoints_kept) {
             faults.push(Fault::new(
                 "jobs.checkpoints_kept",
                 format!("{} is out of range", jobs.checkpoints_kept),
                 "give 1 to 100",
+            ));
+        }
+        if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
+            faults.push(Fault::new(
+                "stragglers.ratio",
+                format!("{} is out of range", self.stragglers.ratio),
+                "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
         let (first, last) = self.limits.root_ports;
@@ -396,7 +442,8 @@ mod tests {
         master.nodes.down = DurationMs::seconds(5);
         master.rounds.hysteresis_factor = f64::NAN;
         master.limits.root_ports = (80, 90);
-        assert_eq!(master.faults().len(), 4);
+        master.stragglers.ratio = f64::NAN;
+        assert_eq!(master.faults().len(), 5);
         let agent = AgentConfig {
             task_user: "root".to_owned(),
             task_address: "host".to_owned(),

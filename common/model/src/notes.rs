@@ -3,6 +3,8 @@
 //! Both are whole and idempotent: the newest one replaces all before it, and one that is lost
 //! costs nothing that the next one does not bring.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{CheckpointId, Generation, JobId};
@@ -16,7 +18,37 @@ pub const PROTOCOL_OF_NOTES: u16 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     pub blocks: Vec<BlocksReport>,
+    /// How gradients arrive at each local server of a synchronous job.
+    pub arrivals: Vec<ArrivalReport>,
+    /// Where the local workers' connections come from, so that their gradients can be told apart
+    /// at the servers.
+    pub links: Vec<LinkReport>,
     pub troubles: Vec<TroubleReport>,
+    pub data: Vec<DataReport>,
+    pub begun: Vec<BegunReport>,
+}
+
+/// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters
+/// of its connections (section 5.2). Counts grow over the generation, and begin anew with each
+/// life of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub server: u32,
+    /// Looks at the server's connections in which all workers' could be told.
+    pub looks: u64,
+    /// The far end of each connection that was behind, and in how many of the looks.
+    pub behind: Vec<(SocketAddr, u64)>,
+}
+
+/// The near ends of the connections that a worker made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub from: Vec<SocketAddr>,
 }
 
 /// Why a checkpoint cannot be completed on a node: also on one that has servers only, whose
@@ -28,6 +60,29 @@ pub struct TroubleReport {
     pub checkpoint: CheckpointId,
     /// At most 500 bytes.
     pub words: String,
+}
+
+/// What the data set of a job holds, from an agent that has its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub chunks: u64,
+    pub records: u64,
+    pub bytes: u64,
+}
+
+/// How a worker began in this generation, in s: its script until it asked for the store, meeting
+/// the others there, parameters until the training loop, its first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BegunReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub script_s: f64,
+    pub connect_s: f64,
+    pub restore_s: f64,
+    pub step_s: f64,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of
@@ -56,6 +111,9 @@ pub struct JobExtras {
     pub generation: Generation,
     pub assignment: AssignmentOrder,
     pub data: Option<DataSpec>,
+    /// Base URL of the job's checkpoints, where the index of its data set is kept; empty without a
+    /// data set.
+    pub index_base: String,
 }
 
 /// Where a generation's parameter blocks lie (section 5.3).
@@ -69,6 +127,12 @@ pub enum AssignmentOrder {
     /// The parts of each block, in the order of its elements.
     Given(Vec<Vec<BlockPart>>),
 }
+
+/// Most blocks of a model of which anyone makes an assignment: models of today have some thousand.
+pub const BLOCKS_MAX: usize = 16_384;
+
+/// More parameters than any block of a model.
+pub const BLOCK_PARAMETERS_MAX: u64 = 1 << 40;
 
 /// A part of a block on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{CheckpointId, Generation, JobId, NodeId, RoundId};
 use crate::job::JobSpec;
+use crate::options::DataSpec;
 use crate::reason::{PhaseName, Reachability, Schedulability};
 use crate::resources::Resources;
 use crate::shape::{Placement, Shape};
@@ -70,6 +71,75 @@ pub struct JobDetail {
     pub faults: Vec<FaultView>,
     /// Seconds without training: total of all rescales and restarts.
     pub paused_s: f64,
+}
+
+/// What else `show` shows, from protocol 3 on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobMore {
+    /// None while the job has no servers, or its blocks are not known.
+    pub assignment: Option<AssignmentView>,
+    /// None where the job's file names no data set.
+    pub data: Option<DataView>,
+    /// The newest pauses that moves took, oldest first.
+    pub pauses: Vec<PauseView>,
+}
+
+/// A job's data set (section 5.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataView {
+    pub spec: DataSpec,
+    /// Chunks, records and bytes; none until an agent has its index.
+    pub found: Option<DataSize>,
+}
+
+/// What a data set holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSize {
+    pub chunks: u64,
+    pub records: u64,
+    pub bytes: u64,
+}
+
+/// The parts of a pause, in s: from the last step of one generation to the first of the next, as
+/// the master heard of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PauseView {
+    /// The generation after it.
+    pub generation: Generation,
+    pub from: Shape,
+    pub to: Shape,
+    pub total_s: f64,
+    /// Parameters and states to disk.
+    pub save_s: f64,
+    /// Their proof, and the manifest.
+    pub publish_s: f64,
+    /// Until no process was left.
+    pub stop_s: f64,
+    /// Until every new process had said hello.
+    pub launch_s: f64,
+    /// From there to the first step of every worker.
+    pub begin_s: f64,
+    /// What the slowest worker did from its hello on: its script, meeting the others, restoring,
+    /// the first step. None where it did not tell.
+    pub script_s: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub restore_s: Option<f64>,
+    pub step_s: Option<f64>,
+}
+
+/// How a job's parameter blocks are spread over its servers (section 5.3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignmentView {
+    /// `best` where the master assigned them, `mxnet` where MXNet's own rule did.
+    pub algorithm: String,
+    pub blocks: u64,
+    pub servers: u32,
+    /// In all, and on the server with the most.
+    pub parameters: u64,
+    pub parameters_largest: u64,
+    /// Requests of each worker in a step: in all, and to the server with the most.
+    pub requests: u64,
+    pub requests_largest: u64,
 }
 
 /// Eqn. (1) as fitted, k in steps; `beta` is zeros where the job has a curve of its own.

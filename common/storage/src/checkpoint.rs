@@ -353,6 +353,9 @@ fn sort_entry(entry: &Entry, all: &[Entry]) -> Result<Option<(Generation, Checkp
     if entry.name.starts_with(TEMPORARY) {
         return Err("its publication was cut short".to_owned());
     }
+    if entry.name == crate::dataset::JOB_INDEX {
+        return Ok(None);
+    }
     match (entry.kind, inner(&entry.name), parse_name(&entry.name)) {
         (EntryKind::File, Some(found), _) => Ok(Some(found)),
         (EntryKind::Folder, _, Some(found)) => {

@@ -5,6 +5,7 @@
 //! look for appears under its name only when its last byte is on stable storage.
 
 pub mod checkpoint;
+pub mod dataset;
 mod error;
 mod file;
 mod hdfs;

@@ -19,6 +19,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a long wait outlives a master that restarts.
 const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_secs(2);
+/// The first protocol with [`Read::JobMore`].
+const PROTOCOL_OF_MORE: u16 = 3;
 /// For the last packet to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -53,12 +55,14 @@ pub(crate) struct Master {
     connection: Option<Connection>,
     /// Name and version of the master's program, once connected.
     pub software: Option<String>,
+    /// What it speaks, once connected.
+    protocol: u16,
 }
 
 impl Master {
     #[must_use]
     pub(crate) const fn new(target: Target) -> Self {
-        Self { target, connection: None, software: None }
+        Self { target, connection: None, software: None, protocol: 0 }
     }
 
     /// Asks something that changes nothing.
@@ -68,6 +72,18 @@ impl Master {
     pub(crate) async fn read(&mut self, read: Read) -> Result<Answer, Failure> {
         let request = Request { dry_run: false, reason: None, call: Call::Read(read) };
         self.ask(&request).await
+    }
+
+    /// As [`Self::read`], of something that masters before protocol 3 do not tell: none there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
+        self.connect().await?;
+        if self.protocol < PROTOCOL_OF_MORE {
+            return Ok(None);
+        }
+        self.read(read).await.map(Some)
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
@@ -212,6 +228,7 @@ impl Master {
             match Box::pin(net::connect(address, &credentials, &options)).await {
                 Ok(session) => {
                     self.software = Some(session.software);
+                    self.protocol = session.protocol;
                     self.connection = Some(session.connection.clone());
                     return Ok(session.connection);
                 }

@@ -10,7 +10,7 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 30] = [
+pub(crate) const MASTER_KEYS: [Key; 35] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -26,6 +26,7 @@ pub(crate) const MASTER_KEYS: [Key; 30] = [
     Key::optional("rounds.profile_shapes_max", COUNT),
     Key::optional("rounds.profile_time", Want::Duration),
     Key::optional("rounds.rescale_cost", Want::Duration),
+    Key::optional("rounds.pause_share", Want::Decimal),
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
@@ -41,6 +42,10 @@ pub(crate) const MASTER_KEYS: [Key; 30] = [
     Key::optional("limits.events_kept", COUNT),
     Key::optional("limits.rounds_kept", COUNT),
     Key::optional("limits.root_ports", Want::Ports),
+    Key::optional("stragglers.window", Want::Duration),
+    Key::optional("stragglers.windows", COUNT),
+    Key::optional("stragglers.ratio", Want::Decimal),
+    Key::optional("stragglers.node_flag", Want::Duration),
 ];
 
 /// Every key of `agent.toml`.

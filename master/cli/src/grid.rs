@@ -133,7 +133,7 @@ impl Cell {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "only for sorting and for rounded display")]
-const fn float(value: u64) -> f64 {
+pub(crate) const fn float(value: u64) -> f64 {
     value as f64
 }
 

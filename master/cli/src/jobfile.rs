@@ -1,5 +1,7 @@
 //! Job files: TOML to a [`JobSpec`], with every fault at once.
 
+mod data;
+
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +19,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 33] = [
+pub(crate) const KEYS: [Key; 37] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -51,6 +53,10 @@ pub(crate) const KEYS: [Key; 33] = [
     Key::optional(CURVE_FIELD, Want::Text),
     Key::optional("assignment", Want::Word(&["paa", "mxnet"])),
     Key::optional("environment", Want::FreeTexts),
+    Key::optional("data.url", Want::Text),
+    Key::optional("data.format", Want::Word(&["recordio", "lines", "fixed", "files"])),
+    Key::optional("data.record_bytes", COUNT),
+    Key::optional("data.chunk", Want::Size),
 ];
 
 /// Most tasks of a kind where the file does not say.
@@ -128,7 +134,7 @@ impl Reader {
             self.document.values.get("checkpoint_shared"),
             Some(Value::Truth(true))
         );
-        JobOptions { assignment, data: None, checkpoint_shared }
+        JobOptions { assignment, data: self.data(), checkpoint_shared }
     }
 
     /// The job as far as it is right; a fault stands where a value is missing or wrong.

@@ -2,7 +2,7 @@
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
 use model::notes::{AssignmentOrder, Extras, JobExtras};
-use model::{Finish, JobId, NodeId, Revision};
+use model::{Finish, JobId, NodeId, Revision, Role};
 
 use crate::command::Command;
 use crate::job::Job;
@@ -84,16 +84,23 @@ impl Control {
 
 impl Control {
     /// What the node should know beside its desired set.
-    fn extras_of(&self, _: &NodeId, generations: &[DesiredGeneration]) -> Extras {
-        let mut extras = Extras::default();
-        for DesiredGeneration { job, generation, .. } in generations {
-            let options = &self.job(*job).options;
-            if options.data.is_some() {
+    fn extras_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> Extras {
+        let mut extras = Extras { warm: self.warm(node), ..Extras::default() };
+        for DesiredGeneration { job, generation, launch, .. } in generations {
+            let Job { options, blocks, .. } = self.job(*job);
+            // Only workers ask where blocks lie.
+            let works = launch.tasks.iter().any(|task| task.role == Role::Worker);
+            let assignment = if works { blocks.order(*generation) } else { AssignmentOrder::Stock };
+            if options.data.is_some() || assignment != AssignmentOrder::Stock {
                 extras.jobs.push(JobExtras {
                     job: *job,
                     generation: *generation,
-                    assignment: AssignmentOrder::Stock,
+                    assignment,
                     data: options.data.clone(),
+                    index_base: match options.data {
+                        Some(_) => self.job(*job).spec().checkpoint.clone(),
+                        None => String::new(),
+                    },
                 });
             }
         }

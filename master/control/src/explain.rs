@@ -17,8 +17,10 @@ impl Control {
     /// The reason beside a phase, in one line.
     pub(crate) fn reason(&self, job: &Job) -> String {
         let mut text = self.phase_reason(job);
-        for extra in
-            [self.silence(job), self.loss_note(job), self.wish_note(job)].into_iter().flatten()
+        let slow = self.slow_words(job).into_iter().next();
+        for extra in [self.silence(job), self.loss_note(job), self.wish_note(job), slow]
+            .into_iter()
+            .flatten()
         {
             if !text.is_empty() {
                 text.push_str("; ");
@@ -205,11 +207,16 @@ impl Control {
                 "not asked to move for {rounds} more rounds, as a checkpoint failed"
             ));
         }
+        if let (Phase::Running { .. }, Some(why)) = (job.phase(), self.over_budget(job)) {
+            notes.push(format!("rounds leave it where it is: {why}"));
+        }
         if let Some(shape) = job.wanted_shape() {
             let until = if job.record.pinned.is_some() { "until unpin" } else { "once" };
             notes.push(format!("an operator's shape: {shape}, {until}"));
         }
         notes.extend(self.silence(job));
+        notes.extend(self.slow_words(job));
+        notes.extend(job.slow.own.clone());
         let faults = job.record.faults.iter().rev().take(3);
         notes.extend(faults.map(|fault| format!("fault in {}: {}", fault.generation, fault.cause)));
         let mut view = WhyView {
@@ -247,7 +254,14 @@ impl Control {
         match seen {
             None => ("not reported yet".to_owned(), None),
             Some(model::agent::TaskState::Running { pid, ready }) => {
-                let state = if *ready { "running" } else { "starting" };
+                let slow = job.live.as_ref().is_some_and(|live| {
+                    task.role == model::Role::Worker && live.named.contains_key(&task.index)
+                });
+                let state = match (ready, slow) {
+                    (_, true) => "running, slow",
+                    (true, false) => "running",
+                    (false, false) => "starting",
+                };
                 (state.to_owned(), Some(*pid))
             }
             Some(model::agent::TaskState::Exited(exit)) => {

@@ -8,6 +8,7 @@
 //! again in `restore.rs`.
 
 mod apply;
+mod budget;
 mod change;
 pub mod command;
 mod desired;
@@ -23,12 +24,15 @@ mod room;
 mod round;
 mod session;
 mod settings;
+mod slow;
+mod slow_nodes;
 mod step;
 #[cfg(test)]
 mod testing;
 mod timers;
 mod view;
 mod view_cluster;
+mod warm;
 
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};

@@ -33,6 +33,8 @@ pub(crate) struct Node {
     /// Processes here that no phase knows: they take room until the agent has stopped them.
     pub(crate) strangers: BTreeMap<(JobId, Generation), Shape>,
     pub(crate) strangers_use: Resources,
+    /// Its agent knows the messages of protocol 3: notes came in this session.
+    pub(crate) tells_notes: bool,
     /// What was last sent in this session.
     pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
     /// What came with it.
@@ -41,6 +43,18 @@ pub(crate) struct Node {
     pub(crate) refusal_told: Option<Millis>,
     /// First revision that told the agent to stop a job's present generation.
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
+    /// Slowness that follows the node, and until when it is held against it.
+    pub(crate) slow: Option<Slow>,
+    /// Jobs with a slow worker here, and until when that counts.
+    pub(crate) slow_for: BTreeMap<JobId, Millis>,
+}
+
+/// Why a node counts as slow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Slow {
+    pub(crate) since: UnixMs,
+    pub(crate) until: Millis,
+    pub(crate) words: String,
 }
 
 impl Node {
@@ -63,10 +77,13 @@ impl Node {
             used: Resources::default(),
             strangers: BTreeMap::new(),
             strangers_use: Resources::default(),
+            tells_notes: false,
             sent: None,
             sent_extras: Extras::default(),
             refusal_told: None,
             stop_told: BTreeMap::new(),
+            slow: None,
+            slow_for: BTreeMap::new(),
         }
     }
 

@@ -32,6 +32,9 @@ pub enum Record {
     PortsV1 { host: String, ports: HostPorts },
     RatesV1(RateRecord),
     OptionsV1(Box<OptionsRecord>),
+    BlocksV1(BlocksRecord),
+    SlowJobV1(Box<SlowJobRecord>),
+    SlowNodeV1(SlowNodeRecord),
 }
 
 /// Where an entry lies.
@@ -46,6 +49,9 @@ pub enum Key {
     Ports(String),
     Rates(JobId),
     Options(JobId),
+    Blocks(JobId),
+    SlowJob(JobId),
+    SlowNode(NodeId),
 }
 
 impl Key {
@@ -65,6 +71,9 @@ impl Key {
             Self::Ports(host) => text(7, host),
             Self::Rates(job) => number(8, job.0),
             Self::Options(job) => number(9, job.0),
+            Self::Blocks(job) => number(12, job.0),
+            Self::SlowJob(job) => number(10, job.0),
+            Self::SlowNode(node) => text(11, node.as_str()),
         }
     }
 }
@@ -82,6 +91,9 @@ impl Record {
             Self::PortsV1 { host, .. } => Key::Ports(host.clone()),
             Self::RatesV1(rates) => Key::Rates(rates.job),
             Self::OptionsV1(options) => Key::Options(options.job),
+            Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
+            Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
+            Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
         }
     }
 }
@@ -91,6 +103,54 @@ impl Record {
 pub struct OptionsRecord {
     pub job: JobId,
     pub options: JobOptions,
+}
+
+/// The parameter blocks of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksRecord {
+    pub job: JobId,
+    /// Parameters of each block, in the order of initialisation; empty until they are known.
+    pub sizes: Vec<u64>,
+    /// The newest generation whose workers are told where blocks lie.
+    pub assigned: Option<Generation>,
+}
+
+/// What is kept of a job's slow workers (section 5.2).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlowJob {
+    /// A worker that was put elsewhere, until it is known how it does there.
+    pub case: Option<SlowCase>,
+    /// Why a worker of this job is never moved for slowness again: it was slow on two nodes.
+    pub own: Option<String>,
+    /// Times that a worker was put elsewhere, lately.
+    pub moves: u32,
+}
+
+/// A slow worker's replacement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowCase {
+    /// Its number in the generation that was left.
+    pub worker: u32,
+    pub generation: Generation,
+    pub from: NodeId,
+    pub to: NodeId,
+    pub words: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowJobRecord {
+    pub job: JobId,
+    pub slow: SlowJob,
+}
+
+/// A node that slowness follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowNodeRecord {
+    pub node: NodeId,
+    pub since: UnixMs,
+    /// When the flag ends by itself.
+    pub until: UnixMs,
+    pub words: String,
 }
 
 /// Counters that must never go back.
@@ -312,6 +372,9 @@ mod tests {
             model("sync global 64", "b"),
             Key::Ports("10.0.0.1".to_owned()),
             Key::Rates(JobId(2)),
+            Key::Options(JobId(2)),
+            Key::SlowJob(JobId(2)),
+            Key::SlowNode("n1".parse().unwrap()),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");

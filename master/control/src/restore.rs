@@ -13,12 +13,13 @@ use model::{JobId, Millis, NodeId};
 use crate::command::Command;
 use crate::event::{Now, Refused};
 use crate::job::Job;
+use crate::job::blocks::Blocks;
 use crate::job::live::Live;
 use crate::job::phase::{Phase, Wait};
 use crate::job::rates::Rates;
 use crate::job::speed::Speed;
 use crate::node::Node;
-use crate::record::{JobRecord, Meta, NodeRecord, RateRecord, Record};
+use crate::record::{BlocksRecord, JobRecord, Meta, NodeRecord, RateRecord, Record};
 use crate::room::demand;
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -71,8 +72,7 @@ impl Control {
         let records = restored.len();
         let mut control = Self::empty(settings, now);
         let mut jobs = Vec::new();
-        let mut rates = Vec::new();
-        let mut options = Vec::new();
+        let mut later = Vec::new();
         for record in restored {
             match record {
                 Record::MetaV1(found) => meta = Some(found),
@@ -92,8 +92,11 @@ impl Control {
                 Record::PortsV1 { host, ports } => {
                     control.ports.insert(host, ports);
                 }
-                Record::RatesV1(record) => rates.push(record),
-                Record::OptionsV1(record) => options.push(*record),
+                Record::RatesV1(_)
+                | Record::OptionsV1(_)
+                | Record::BlocksV1(_)
+                | Record::SlowJobV1(_)
+                | Record::SlowNodeV1(_) => later.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -109,15 +112,8 @@ impl Control {
         for job in jobs {
             control.restore_job(job);
         }
-        for RateRecord { job, marks } in rates {
-            if let Some(job) = control.jobs.get_mut(&job) {
-                job.rates = Rates::restored(marks);
-            }
-        }
-        for record in options {
-            if let Some(job) = control.jobs.get_mut(&record.job) {
-                job.options = record.options;
-            }
+        for record in later {
+            control.restore_later(record);
         }
         control.await_nodes();
         let starts = control.meta.starts;
@@ -128,6 +124,36 @@ impl Control {
         }
         let commands = control.step(now, crate::event::Event::Tick);
         Ok((control, commands))
+    }
+
+    /// What belongs to jobs and nodes that are there by now.
+    fn restore_later(&mut self, record: Record) {
+        match record {
+            Record::RatesV1(RateRecord { job, marks }) => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.rates = Rates::restored(marks);
+                }
+            }
+            Record::OptionsV1(record) => {
+                if let Some(job) = self.jobs.get_mut(&record.job) {
+                    job.options = record.options;
+                }
+            }
+            Record::BlocksV1(BlocksRecord { job, sizes, assigned }) => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    Self::restore_assignment(job, Blocks::restored(sizes, assigned));
+                }
+            }
+            Record::SlowJobV1(record) => self.restore_slow(vec![*record], Vec::new()),
+            Record::SlowNodeV1(record) => self.restore_slow(Vec::new(), vec![record]),
+            Record::MetaV1(_)
+            | Record::JobV1(_)
+            | Record::EventV1(_)
+            | Record::RoundV1(_)
+            | Record::NodeV1(_)
+            | Record::SpeedV1(_)
+            | Record::PortsV1 { .. } => {}
+        }
     }
 
     fn empty(settings: Settings, now: Now) -> Self {
@@ -141,6 +167,8 @@ impl Control {
             unfinished: BTreeSet::new(),
             finished: BTreeSet::new(),
             reserved: BTreeSet::new(),
+            promised: BTreeMap::new(),
+            places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             speeds: BTreeMap::new(),
@@ -196,6 +224,7 @@ impl Control {
         if reserved {
             self.reserved.insert(id);
         }
+        self.promise(id);
         for share in shares {
             self.restore_share(id, &share);
         }

@@ -128,6 +128,7 @@ impl Control {
         let causes: Vec<&str> = causes.into_iter().collect();
         let cause = if causes.is_empty() { "interval".to_owned() } else { causes.join(", ") };
         self.save_speeds();
+        self.expire_slow_nodes();
         let snapshot = self.snapshot(None);
         let jobs = u32::try_from(snapshot.jobs.len()).unwrap_or(u32::MAX);
         self.send_plan(snapshot, Purpose::Round { cause, jobs });
@@ -313,6 +314,7 @@ impl Control {
                 }
             }
         }
+        let avoided = self.avoided();
         let mut inputs = Vec::new();
         for (id, node) in &self.nodes {
             let none = Resources::default();
@@ -332,7 +334,7 @@ impl Control {
             let capacity = widest(&node.record.capacity, current);
             let rest = capacity.minus_saturating(current);
             let held = held.minus_saturating(&held.minus_saturating(&rest));
-            let open = node.is_up() && node.session.is_some();
+            let open = node.is_up() && node.session.is_some() && !avoided.contains(id);
             inputs.push(NodeInput { id: id.clone(), capacity, held, open });
         }
         inputs

@@ -79,6 +79,7 @@ impl Control {
         }
         node.session = Some(session);
         node.sequence = None;
+        node.tells_notes = false;
         node.sent = None;
         node.stop_told.clear();
         let skew = i128::from(unix_ms) - i128::from(self.now.unix.0);

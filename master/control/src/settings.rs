@@ -18,6 +18,8 @@ pub struct Settings {
     pub profile_ms: u64,
     /// Assumed cost of a job's first rescale, in s.
     pub rescale_cost_s: f64,
+    /// Share of its time that a job may lose to changes of its shape.
+    pub pause_share: f64,
     pub suspect_ms: u64,
     pub down_ms: u64,
     pub start_grace_ms: u64,
@@ -27,6 +29,13 @@ pub struct Settings {
     pub backoff_ms: u64,
     pub backoff_ms_max: u64,
     pub stall_ms: u64,
+    /// Length of a window in which workers are compared, windows in a row that name a slow one
+    /// (0: nobody is watched), and the share of the others' median speed below which it is slow.
+    pub straggler_window_ms: u64,
+    pub straggler_windows: u32,
+    pub straggler_ratio: f64,
+    /// How long slowness is held against a node without a new sign of it.
+    pub slow_node_ms: u64,
     pub checkpoints_kept: usize,
     pub jobs_queued_max: usize,
     pub jobs_finished_kept: usize,
@@ -39,7 +48,7 @@ pub struct Settings {
 impl From<&MasterConfig> for Settings {
     fn from(config: &MasterConfig) -> Self {
         let (rounds, nodes, jobs) = (&config.rounds, &config.nodes, &config.jobs);
-        let limits = &config.limits;
+        let (limits, stragglers) = (&config.limits, &config.stragglers);
         let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
             cluster: config.cluster.clone(),
@@ -54,6 +63,7 @@ impl From<&MasterConfig> for Settings {
             profile_shapes_max: count(rounds.profile_shapes_max),
             profile_ms: rounds.profile_time.0,
             rescale_cost_s: model::time::seconds(rounds.rescale_cost.0),
+            pause_share: rounds.pause_share,
             suspect_ms: nodes.suspect.0,
             down_ms: nodes.down.0,
             start_grace_ms: nodes.start_grace.0,
@@ -63,6 +73,10 @@ impl From<&MasterConfig> for Settings {
             backoff_ms: jobs.backoff.0,
             backoff_ms_max: jobs.backoff_max.0,
             stall_ms: jobs.stall_timeout.0,
+            straggler_window_ms: stragglers.window.0.max(1),
+            straggler_windows: stragglers.windows,
+            straggler_ratio: stragglers.ratio,
+            slow_node_ms: stragglers.node_flag.0,
             checkpoints_kept: count(jobs.checkpoints_kept).max(1),
             jobs_queued_max: count(limits.jobs_queued_max),
             jobs_finished_kept: count(limits.jobs_finished_kept),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::EventView;
-use model::{JobId, JobOptions, Millis, NodeId, RoundId, UnixMs};
+use model::{JobId, JobOptions, Millis, NodeId, Placement, RoundId, UnixMs};
 
 use crate::command::Command;
 use crate::event::{Event, Now, Refused};
@@ -13,7 +13,8 @@ use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SpeedKey, Write,
+    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob,
+    SlowJobRecord, SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -34,6 +35,10 @@ pub struct Control {
     pub(crate) finished: BTreeSet<(UnixMs, JobId)>,
     /// Jobs that were given a place which is not free yet.
     pub(crate) reserved: BTreeSet<JobId>,
+    /// Jobs whose next generation has its place on a node, whether the place is free or not.
+    pub(crate) promised: BTreeMap<NodeId, BTreeSet<JobId>>,
+    /// The same by jobs.
+    pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
@@ -61,6 +66,9 @@ pub(crate) struct Out {
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
+    pub(crate) blocks: BTreeSet<JobId>,
+    pub(crate) slow_jobs: BTreeSet<JobId>,
+    pub(crate) slow_nodes: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -238,6 +246,7 @@ impl Control {
         } else {
             self.reserved.remove(&id);
         }
+        self.promise(id);
         let held_generation = held.as_ref().map(|(generation, _)| *generation);
         if held_generation != generation {
             if let Some((generation, placement)) = held {
@@ -291,18 +300,7 @@ impl Control {
                 put(Record::JobV1(Box::new(job.record.clone())));
             }
         }
-        for id in &out.rates {
-            if let Some(job) = self.jobs.get(id) {
-                let marks = job.rates.marks().to_vec();
-                put(Record::RatesV1(RateRecord { job: *id, marks }));
-            }
-        }
-        for id in &out.options {
-            if let Some(job) = self.jobs.get(id) {
-                let options = job.options.clone();
-                put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
-            }
-        }
+        self.put_beside_jobs(&out, &mut put);
         for id in &out.rounds {
             if let Some(round) = self.rounds.get(id) {
                 put(Record::RoundV1(Box::new(round.clone())));
@@ -320,6 +318,39 @@ impl Control {
         }
         commands.extend(out.commands);
         commands
+    }
+
+    /// What has a record of its own beside the job's or the node's.
+    fn put_beside_jobs(&self, out: &Out, put: &mut impl FnMut(Record)) {
+        for id in &out.rates {
+            if let Some(job) = self.jobs.get(id) {
+                let marks = job.rates.marks().to_vec();
+                put(Record::RatesV1(RateRecord { job: *id, marks }));
+            }
+        }
+        for id in &out.options {
+            if let Some(job) = self.jobs.get(id) {
+                let options = job.options.clone();
+                put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
+            }
+        }
+        for id in &out.blocks {
+            if let Some(Job { blocks, .. }) = self.jobs.get(id) {
+                let (sizes, assigned) = (blocks.sizes().to_vec(), blocks.assigned());
+                put(Record::BlocksV1(BlocksRecord { job: *id, sizes, assigned }));
+            }
+        }
+        for id in &out.slow_jobs {
+            if let Some(job) = self.jobs.get(id) {
+                let slow = job.slow.clone();
+                put(Record::SlowJobV1(Box::new(SlowJobRecord { job: *id, slow })));
+            }
+        }
+        for id in &out.slow_nodes {
+            if let Some(record) = self.slow_node_record(id) {
+                put(Record::SlowNodeV1(record));
+            }
+        }
     }
 
     /// A job is over: its time is kept, and the oldest ones make room.
@@ -370,6 +401,14 @@ impl Control {
         self.out.options.remove(&id);
         if job.options != JobOptions::default() {
             self.out.deleted.push(Key::Options(id));
+        }
+        self.out.blocks.remove(&id);
+        if job.blocks.is_known() {
+            self.out.deleted.push(Key::Blocks(id));
+        }
+        self.out.slow_jobs.remove(&id);
+        if job.slow != SlowJob::default() {
+            self.out.deleted.push(Key::SlowJob(id));
         }
         let own = SpeedKey::Job(id);
         if self.speeds.remove(&own).is_some() {

@@ -1,9 +1,10 @@
 //! What operators read: rows and details, made from the present state.
 
 use model::client::{Answer, ErrorKind, Read, Refusal, Reply};
+use model::notes::DataReport;
 use model::view::{
-    CheckpointView, EpochView, Estimate, EventView, JobDetail, JobRow, LossFitView, RoundDetail,
-    RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, TaskView,
+    CheckpointView, DataSize, DataView, EpochView, Estimate, EventView, JobDetail, JobMore, JobRow,
+    LossFitView, RoundDetail, RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, TaskView,
 };
 use model::{Generation, JobId, NodeId, RoundId, Task};
 
@@ -17,6 +18,17 @@ use crate::step::Control;
 /// Rows of one answer: a frame holds 4 MiB.
 const ROWS_MAX: usize = 10_000;
 const EPOCHS_SHOWN: usize = 1_000;
+
+/// A job's data set, with its size once an agent has told.
+fn data_view(job: &Job) -> Option<DataView> {
+    let size = |told: DataReport| DataSize {
+        chunks: told.chunks,
+        records: told.records,
+        bytes: told.bytes,
+    };
+    let spec = job.options.data.clone()?;
+    Some(DataView { spec, found: job.data.map(size) })
+}
 
 impl Control {
     /// Answers a question about the state; times are relative to `now`. Logs and snapshots are
@@ -36,6 +48,15 @@ impl Control {
             Read::Job { job } => {
                 let job = self.asked_job(*job)?;
                 Ok(Answer::Job(Box::new(self.job_detail(now, job))))
+            }
+            Read::JobMore { job } => {
+                let job = self.asked_job(*job)?;
+                let assignment = crate::job::blocks::spread(job);
+                Ok(Answer::JobMore(Box::new(JobMore {
+                    assignment,
+                    data: data_view(job),
+                    pauses: job.pauses.done.clone(),
+                })))
             }
             Read::Why { job } => {
                 self.asked_job(*job)?;

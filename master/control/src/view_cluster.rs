@@ -18,7 +18,9 @@ impl Control {
         let age_s = node.received.map(|received| now.mono.seconds_since(received));
         let reason = match (&node.record.gone, node.reach, age_s) {
             (Some(words), _, _) => format!("declared lost: {words}"),
-            (None, Reachability::Up, _) => String::new(),
+            (None, Reachability::Up, _) => {
+                node.slow.as_ref().map(|slow| self.slow_reason(slow, now.mono)).unwrap_or_default()
+            }
             (None, _, None) => "not heard from since the master started".to_owned(),
             (None, _, Some(age)) => format!("no heartbeat for {age:.0} s"),
         };
@@ -130,6 +132,9 @@ impl Control {
         for node in self.nodes.values() {
             if node.reach == Reachability::Down {
                 alerts.push(format!("{} is DOWN", node.id()));
+            }
+            if let Some(slow) = &node.slow {
+                alerts.push(format!("{} is {}", node.id(), self.slow_reason(slow, now.mono)));
             }
             if node.session.is_some() && skew_s(node).abs() >= 5.0 {
                 alerts.push(format!("the clock of {} differs by {:.0} s", node.id(), skew_s(node)));

@@ -1,5 +1,6 @@
 //! The agent with real processes and real signals: `sh` children in place of training scripts.
 
+mod assigned;
 mod life;
 mod orders;
 mod restart;
@@ -11,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use model::agent::{DesiredGeneration, Launch, Order, TaskState};
+use model::agent::{AgentAnswer, DesiredGeneration, Launch, Order, TaskState};
 use model::{Batch, Generation, JobId, Mode, Resources, Revision, Shape};
 use nix::unistd::{User, geteuid};
 
@@ -121,9 +122,13 @@ fn generation(number: u64, order: Order, script: &str) -> DesiredGeneration {
 
 impl World {
     fn desire(&mut self, generations: Vec<DesiredGeneration>) {
+        self.desire_with(generations, Extras::default());
+    }
+
+    fn desire_with(&mut self, generations: Vec<DesiredGeneration>, extras: Extras) {
         self.revision += 1;
         let desired = Desired { revision: Revision(self.revision), generations };
-        self.agent.on(Event::Desired(desired, model::notes::Extras::default()), clock::now());
+        self.agent.on(Event::Desired(desired, extras), clock::now());
     }
 
     /// Turns the loop until something holds.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::RoundId;
 use model::client::{Answer, Read};
-use model::view::JobRow;
+use model::view::{JobMore, JobRow};
 
 use super::Context;
 use crate::args::{JobReadArgs, NodeShowArgs, ReadArgs, RoundShowArgs, RoundsArgs};
@@ -134,16 +134,29 @@ fn changes<'a, T: Item>(
     changed
 }
 
+/// What a page shows, and more of it that only newer masters tell.
+struct Asked {
+    read: Read,
+    more: Option<Read>,
+}
+
+impl From<Read> for Asked {
+    fn from(read: Read) -> Self {
+        Self { read, more: None }
+    }
+}
+
 /// Shows one thing on a page; `build` lays it out.
 async fn page<T: Item>(
     context: &mut Context<'_>,
     args: &ReadArgs,
-    read: Read,
-    item: impl Fn(Answer) -> Result<T, Failure>,
+    asked: impl Into<Asked>,
+    item: impl Fn(Answer, Option<Answer>) -> Result<T, Failure>,
     build: impl Fn(&T, &Style) -> Vec<Block>,
 ) -> Result<(), Failure> {
     let view = args.view(context.format);
     let choice = FIELDS.choose(&view)?;
+    let Asked { read, more } = asked.into();
     let mut seen = BTreeMap::new();
     let mut first = true;
     loop {
@@ -152,7 +165,11 @@ async fn page<T: Item>(
         } else {
             context.master.read_patiently(read.clone(), context.output).await?
         };
-        let item = item(answer)?;
+        let more = match &more {
+            Some(more) => context.master.read_more(more.clone()).await?,
+            None => None,
+        };
+        let item = item(answer, more)?;
         let style = context.output.style(view.utc);
         if !view.watch {
             let text = page_text(&item, &build, &choice, &view, &style);
@@ -248,16 +265,22 @@ pub(super) async fn ps(
 }
 
 pub(super) async fn show(context: &mut Context<'_>, args: &JobReadArgs) -> Result<(), Failure> {
-    let item = |answer| {
+    let item = |answer, more| {
         let Answer::Job(detail) = answer else { return Err(unexpected(&answer)) };
-        Ok(JobDetailJson::from(&*detail))
+        let more = match more {
+            Some(Answer::JobMore(more)) => *more,
+            Some(other) => return Err(unexpected(&other)),
+            None => JobMore::default(),
+        };
+        Ok(JobDetailJson::new(&detail, &more))
     };
-    let read = Read::Job { job: args.job };
-    page(context, &args.read, read, item, |job, _| pages::job::show(job)).await
+    let job = args.job;
+    let asked = Asked { read: Read::Job { job }, more: Some(Read::JobMore { job }) };
+    page(context, &args.read, asked, item, |job, _| pages::job::show(job)).await
 }
 
 pub(super) async fn why(context: &mut Context<'_>, args: &JobReadArgs) -> Result<(), Failure> {
-    let item = |answer| {
+    let item = |answer, _| {
         let Answer::Why(why) = answer else { return Err(unexpected(&answer)) };
         Ok(WhyJson::from(&*why))
     };
@@ -280,7 +303,7 @@ pub(super) async fn round(context: &mut Context<'_>, args: &RoundShowArgs) -> Re
         Some(round) => round,
         None => last_round(context).await?,
     };
-    let item = |answer| {
+    let item = |answer, _| {
         let Answer::Round(detail) = answer else { return Err(unexpected(&answer)) };
         Ok(RoundDetailJson::from(&*detail))
     };
@@ -305,7 +328,7 @@ pub(super) async fn nodes(context: &mut Context<'_>, args: &ReadArgs) -> Result<
 }
 
 pub(super) async fn node(context: &mut Context<'_>, args: &NodeShowArgs) -> Result<(), Failure> {
-    let item = |answer| {
+    let item = |answer, _| {
         let Answer::Node(detail) = answer else { return Err(unexpected(&answer)) };
         Ok(NodeDetailJson::from(&*detail))
     };
@@ -314,7 +337,7 @@ pub(super) async fn node(context: &mut Context<'_>, args: &NodeShowArgs) -> Resu
 }
 
 pub(super) async fn status(context: &mut Context<'_>, args: &ReadArgs) -> Result<(), Failure> {
-    let item = |answer| {
+    let item = |answer, _| {
         let Answer::Status(status) = answer else { return Err(unexpected(&answer)) };
         Ok(StatusJson::from(&*status))
     };

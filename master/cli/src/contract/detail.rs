@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::view::{
-    CheckpointView, DecisionView, EpochView, Estimate, FaultView, JobDetail, SpeedSampleView,
-    TaskView,
+    AssignmentView, CheckpointView, DataView, DecisionView, EpochView, Estimate, FaultView,
+    JobDetail, JobMore, PauseView, SpeedSampleView, TaskView,
 };
 use model::{Batch, Bounds, Finish, Framework, JobSpec};
 use serde::Serialize;
@@ -278,6 +278,101 @@ impl From<&FaultView> for FaultJson {
     }
 }
 
+/// How parameter blocks are spread over the servers; requests are those of one worker and step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct AssignmentJson {
+    pub algorithm: String,
+    pub blocks: u64,
+    pub servers: u32,
+    pub parameters: u64,
+    pub parameters_largest: u64,
+    /// Parameters of the fullest server over the mean.
+    pub largest_over_mean: f64,
+    pub requests: u64,
+    pub requests_largest: u64,
+}
+
+impl From<&AssignmentView> for AssignmentJson {
+    fn from(view: &AssignmentView) -> Self {
+        let exact = crate::grid::float;
+        let mean = exact(view.parameters) / f64::from(view.servers.max(1));
+        Self {
+            algorithm: view.algorithm.clone(),
+            blocks: view.blocks,
+            servers: view.servers,
+            parameters: view.parameters,
+            parameters_largest: view.parameters_largest,
+            largest_over_mean: if mean > 0.0 { exact(view.parameters_largest) / mean } else { 1.0 },
+            requests: view.requests,
+            requests_largest: view.requests_largest,
+        }
+    }
+}
+
+/// The data set that agents serve to the workers; sizes are null until an agent has its index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct DataJson {
+    pub url: String,
+    pub format: String,
+    pub record_bytes: Option<u32>,
+    pub chunk_bytes: u64,
+    pub chunks: Option<u64>,
+    pub records: Option<u64>,
+    pub bytes: Option<u64>,
+}
+
+impl From<&DataView> for DataJson {
+    fn from(view: &DataView) -> Self {
+        Self {
+            url: view.spec.url.clone(),
+            format: view.spec.format.name().to_owned(),
+            record_bytes: view.spec.format.record_bytes(),
+            chunk_bytes: view.spec.chunk_bytes,
+            chunks: view.found.map(|found| found.chunks),
+            records: view.found.map(|found| found.records),
+            bytes: view.found.map(|found| found.bytes),
+        }
+    }
+}
+
+/// The parts of a pause, in s: from the last step of one generation to the first of `generation`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PauseJson {
+    pub generation: String,
+    pub from: ShapeJson,
+    pub to: ShapeJson,
+    pub total_s: f64,
+    pub save_s: f64,
+    pub publish_s: f64,
+    pub stop_s: f64,
+    pub launch_s: f64,
+    pub begin_s: f64,
+    pub script_s: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub restore_s: Option<f64>,
+    pub step_s: Option<f64>,
+}
+
+impl From<&PauseView> for PauseJson {
+    fn from(view: &PauseView) -> Self {
+        Self {
+            generation: view.generation.to_string(),
+            from: view.from.into(),
+            to: view.to.into(),
+            total_s: view.total_s,
+            save_s: view.save_s,
+            publish_s: view.publish_s,
+            stop_s: view.stop_s,
+            launch_s: view.launch_s,
+            begin_s: view.begin_s,
+            script_s: view.script_s,
+            connect_s: view.connect_s,
+            restore_s: view.restore_s,
+            step_s: view.step_s,
+        }
+    }
+}
+
 /// `optimus.job/1` with everything that is known of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct JobDetailJson {
@@ -303,10 +398,13 @@ pub(crate) struct JobDetailJson {
     pub checkpoints: Vec<CheckpointJson>,
     pub decisions: Vec<DecisionJson>,
     pub faults: Vec<FaultJson>,
+    pub assignment: Option<AssignmentJson>,
+    pub data: Option<DataJson>,
+    pub pauses: Vec<PauseJson>,
 }
 
-impl From<&JobDetail> for JobDetailJson {
-    fn from(detail: &JobDetail) -> Self {
+impl JobDetailJson {
+    pub(crate) fn new(detail: &JobDetail, more: &JobMore) -> Self {
         let loss_fit = |fit: model::view::LossFitView| LossFitJson {
             beta: fit.beta,
             scale: fit.scale,
@@ -340,6 +438,9 @@ impl From<&JobDetail> for JobDetailJson {
             checkpoints: detail.checkpoints.iter().map(Into::into).collect(),
             decisions: detail.decisions.iter().map(Into::into).collect(),
             faults: detail.faults.iter().map(Into::into).collect(),
+            assignment: more.assignment.as_ref().map(Into::into),
+            data: more.data.as_ref().map(Into::into),
+            pauses: more.pauses.iter().map(Into::into).collect(),
         }
     }
 }

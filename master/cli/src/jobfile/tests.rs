@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use model::options::DataFormat;
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -293,4 +295,56 @@ patience",
         let whole = GOOD[end..needed].chars().all(|c| "01".contains(c));
         assert!(read(&GOOD[..end]).is_err() || whole, "{end}");
     }
+}
+
+#[test]
+fn a_data_set_is_read_and_all_its_faults_are_named() {
+    let data = |lines: &str| {
+        let text = format!("{GOOD}[data]\n{lines}");
+        let parsed = parse(&text, Path::new("/x")).map(|(_, options)| options.data);
+        parsed.map_err(|faults| {
+            let words: Vec<_> = faults.iter().map(|located| located.fault.to_string()).collect();
+            words.join("\n")
+        })
+    };
+    let spec = |url: &str, format, chunk_bytes| {
+        Ok(Some(model::options::DataSpec { url: url.to_owned(), format, chunk_bytes }))
+    };
+    assert_eq!(
+        data("url = 'file:///srv/a b'\nformat = 'recordio'"),
+        spec("file:///srv/a b", DataFormat::RecordIo, 128 << 20)
+    );
+    assert_eq!(
+        data("url = 'hdfs://ns/x'\nformat = 'fixed'\nrecord_bytes = 12\nchunk = '1MiB'"),
+        spec("hdfs://ns/x", DataFormat::Fixed(12), 1 << 20)
+    );
+    assert_eq!(parse(GOOD, Path::new("/x")).unwrap().1.data, None);
+    let all = |lines: &str, words: &[&str]| {
+        let faults = data(lines).unwrap_err();
+        assert_eq!(faults.lines().count(), words.len(), "{faults}");
+        for word in words {
+            assert!(faults.contains(word), "{faults}");
+        }
+    };
+    all("", &["data.url: is missing", "data.format: is missing"]);
+    all(
+        "chunk = '1KiB'\nformat = 'fixed'",
+        &[
+            "data.url: is missing",
+            "data.record_bytes: is missing",
+            "data.chunk: 1024 bytes are out of range",
+        ],
+    );
+    all(
+        "url = 's3://x/y'\nformat = 'lines'\nrecord_bytes = 3",
+        &[
+            "data.url: \"s3://x/y\" is not a place",
+            "data.record_bytes: stands beside format = \"lines\"",
+        ],
+    );
+    all(
+        "url = 'file:///a/../b'\nformat = 'fixed'\nrecord_bytes = 0",
+        &["data.url", "data.record_bytes: 0 is out of range"],
+    );
+    all("url = 'file:///a'\nformat = 'parquet'", &["data.format"]);
 }

@@ -6,7 +6,7 @@ use crate::contract::detail::{DecisionJson, EstimateJson, JobDetailJson};
 use crate::contract::job::WhyJson;
 use crate::grid::Cell;
 use crate::page::Block;
-use crate::text::{count, cpus, number, percent, span};
+use crate::text::{bytes, count, cpus, number, percent, span};
 
 /// The researcher's page: what was predicted, and what came of it.
 #[must_use]
@@ -107,6 +107,19 @@ fn whole(value: f64) -> String {
     format!("{value:.0}")
 }
 
+/// The data set, and how large it is once that is known.
+fn data(job: &JobDetailJson) -> Cell {
+    let Some(data) = &job.data else { return Cell::None };
+    let (url, format) = (&data.url, &data.format);
+    let (Some(chunks), Some(records), Some(size)) = (data.chunks, data.records, data.bytes) else {
+        return Cell::Text(format!("{url}, {format}, not indexed yet"));
+    };
+    let some = |number, one, many| count(usize::try_from(number).unwrap_or(usize::MAX), one, many);
+    let records = some(records, "record", "records");
+    let chunks = some(chunks, "chunk", "chunks");
+    Cell::Text(format!("{url}, {format}, {records} in {chunks}, {}", bytes(size)))
+}
+
 fn progress(job: &JobDetailJson) -> Block {
     let losses: Vec<f64> = job.epochs.iter().map(|epoch| epoch.loss).collect();
     let of_max = |epoch: u32| format!("{epoch} of at most {}", job.spec.epochs_max);
@@ -122,6 +135,7 @@ fn progress(job: &JobDetailJson) -> Block {
         vec![
             ("epoch", Cell::Number(f64::from(job.row.epoch), of_max(job.row.epoch))),
             ("step", Cell::count(job.row.step)),
+            ("data", data(job)),
             ("loss", Cell::number(job.row.loss)),
             (
                 "loss not finite since step",
@@ -145,6 +159,40 @@ fn difference(predicted: Option<f64>, measured: Option<f64>) -> String {
         }
         (_, _) => String::new(),
     }
+}
+
+/// Requests of a worker in a step, and how even the servers are.
+fn spread(job: &JobDetailJson) -> Cell {
+    let Some(found) = &job.assignment else { return Cell::None };
+    let requests = usize::try_from(found.requests).unwrap_or(usize::MAX);
+    let requests = count(requests, "request", "requests");
+    let largest = format!("{:.2}", found.largest_over_mean);
+    let by = &found.algorithm;
+    Cell::Text(format!("{requests} a step and worker, fullest server {largest} of the mean, {by}"))
+}
+
+/// The newest pause in its parts.
+fn last_pause(job: &JobDetailJson) -> Cell {
+    let Some(pause) = job.pauses.last() else { return Cell::None };
+    let mut parts = vec![
+        ("save", Some(pause.save_s)),
+        ("publish", Some(pause.publish_s)),
+        ("stop", Some(pause.stop_s)),
+        ("launch", Some(pause.launch_s)),
+    ];
+    if pause.step_s.is_some() {
+        parts.extend([
+            ("script", pause.script_s),
+            ("connect", pause.connect_s),
+            ("restore", pause.restore_s),
+            ("first step", pause.step_s),
+        ]);
+    } else {
+        parts.push(("begin", Some(pause.begin_s)));
+    }
+    let parts = parts.into_iter().filter_map(|(name, part)| Some(format!("{name} {:.2}", part?)));
+    let parts: Vec<String> = parts.collect();
+    Cell::Text(format!("{:.2} s ({})", pause.total_s, parts.join(", ")))
 }
 
 fn speed(job: &JobDetailJson) -> Block {
@@ -175,6 +223,7 @@ fn speed(job: &JobDetailJson) -> Block {
                 "traffic across nodes",
                 Cell::Number(job.cross_node_share, percent(job.cross_node_share)),
             ),
+            ("spread over servers", spread(job)),
             ("predicted", predicted.map_or(Cell::None, |value| Cell::Number(value, rate(value)))),
             (
                 "measured",
@@ -186,6 +235,7 @@ fn speed(job: &JobDetailJson) -> Block {
             ("rescales", Cell::count(u64::from(job.row.rescales))),
             ("restarts", Cell::count(u64::from(job.row.restarts))),
             ("time without training", Cell::span(Some(job.paused_s))),
+            ("last pause", last_pause(job)),
         ],
     )
 }

@@ -107,7 +107,10 @@ fn watch_in_a_pipe_is_one_line_a_change_under_one_header() {
 #[test]
 fn watching_a_page_in_a_pipe_prints_changed_fields_only() {
     let looks = AtomicUsize::new(0);
-    let fake = Fake::start(move |_| {
+    let fake = Fake::start(move |request| {
+        if !views::asks_job(request) {
+            return views::answer(request);
+        }
         let mut detail = views::detail();
         let look = looks.fetch_add(1, Ordering::SeqCst);
         detail.row.age_s += 2.0;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::options::{DataFormat, DataSpec};
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
-    CheckpointView, DecisionView, EpochView, Estimate, EventView, FaultView, JobDetail, JobRow,
-    LossFitView, NodeDetail, NodeRow, RoundDetail, RoundJobView, RoundRow, SpeedFitView,
-    SpeedSampleView, Status, TaskView, WhyView,
+    AssignmentView, CheckpointView, DataSize, DataView, DecisionView, EpochView, Estimate,
+    EventView, FaultView, JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, PauseView,
+    RoundDetail, RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
 };
 use model::{
     Batch, Bounds, CheckpointId, Finish, Framework, Generation, JobId, JobSpec, Mode, NodeId,
@@ -290,6 +291,42 @@ fn status() -> Status {
     }
 }
 
+/// ResNet-50 on ten servers.
+fn more() -> JobMore {
+    let assignment = AssignmentView {
+        algorithm: "best".to_owned(),
+        blocks: 157,
+        servers: 10,
+        parameters: 25_549_486,
+        parameters_largest: 2_600_000,
+        requests: 157,
+        requests_largest: 16,
+    };
+    let spec = DataSpec {
+        url: "hdfs://cluster/data/train".to_owned(),
+        format: DataFormat::RecordIo,
+        chunk_bytes: 128 << 20,
+    };
+    let found = DataSize { chunks: 1100, records: 1_281_167, bytes: 147_000_000_000 };
+    let data = DataView { spec, found: Some(found) };
+    let pause = PauseView {
+        generation: Generation(3),
+        from: Shape::new(1, 2),
+        to: Shape::new(2, 4),
+        total_s: 0.8,
+        save_s: 0.1,
+        publish_s: 0.02,
+        stop_s: 0.08,
+        launch_s: 0.1,
+        begin_s: 0.5,
+        script_s: Some(0.1),
+        connect_s: Some(0.2),
+        restore_s: Some(0.1),
+        step_s: Some(0.1),
+    };
+    JobMore { assignment: Some(assignment), data: Some(data), pauses: vec![pause] }
+}
+
 fn read(read: &Read) -> Reply {
     Ok(match read {
         Read::Jobs => Answer::Jobs(rows()),
@@ -320,6 +357,7 @@ fn read(read: &Read) -> Reply {
             Answer::Log { generation: 3, text: b"step 1\n\xff\x1b[31mred\n".to_vec() }
         }
         Read::Snapshot => Answer::SnapshotPiece(Vec::new()),
+        Read::JobMore { .. } => Answer::JobMore(Box::new(more())),
     })
 }
 
@@ -356,6 +394,10 @@ fn change(change: &Change, dry_run: bool) -> Reply {
 }
 
 /// Answers everything from this page.
+pub(crate) fn asks_job(request: &Request) -> bool {
+    matches!(request.call, Call::Read(Read::Job { .. }))
+}
+
 pub(crate) fn answer(request: &Request) -> Does {
     match &request.call {
         Call::Read(Read::Snapshot) => Does::Replies(vec![

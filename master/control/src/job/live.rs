@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use model::agent::{TaskState, WorkerReport};
-use model::{Generation, Millis, Mode, Task};
+use model::{Generation, Millis, Mode, Shape, Task};
 
 use crate::job::float;
+use crate::slow::links::Links;
+use crate::slow::watch::Watch;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
@@ -31,8 +33,34 @@ pub(crate) struct Live {
     pub(crate) measured: Option<(f64, f64)>,
     /// No checkpoint is begun before, after one that failed.
     pub(crate) save_not_before: Millis,
+    /// Workers compared with each other, whose gradients the servers wait for, and those found
+    /// slow.
+    pub(crate) watch: Watch,
+    pub(crate) links: Links,
+    pub(crate) named: BTreeMap<u32, Named>,
+    /// Moves of slow workers that came to nothing.
+    pub(crate) moves_failed: u32,
+    /// The newest speed sample that was taken, for the case that it shows a straggler.
+    pub(crate) sampled: Option<Sampled>,
     /// Checkpoints in a row that failed because storage was away.
     pub(crate) storage_away: u32,
+}
+
+/// A worker that was found slow in enough windows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Named {
+    /// By how much.
+    pub(crate) words: String,
+    /// What is done about it.
+    pub(crate) fate: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sampled {
+    pub(crate) at: Millis,
+    pub(crate) shape: Shape,
+    pub(crate) steps_per_s: f64,
+    pub(crate) seconds: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,6 +141,11 @@ impl Live {
             recent_steps_per_s: None,
             measured: None,
             save_not_before: now,
+            watch: Watch::default(),
+            links: Links::default(),
+            named: BTreeMap::new(),
+            moves_failed: 0,
+            sampled: None,
             storage_away: 0,
         }
     }

@@ -1,10 +1,12 @@
 //! A job: what is kept of it, what is known of its present generation, and what it is called.
 
+pub(crate) mod blocks;
 pub(crate) mod checkpoint;
 pub(crate) mod epochs;
 pub(crate) mod estimate;
 pub(crate) mod live;
 pub(crate) mod notes;
+pub(crate) mod pause;
 pub mod phase;
 pub(crate) mod profile;
 pub(crate) mod progress;
@@ -14,15 +16,19 @@ pub(crate) mod restart;
 pub(crate) mod save_failed;
 pub(crate) mod speed;
 pub(crate) mod start;
+pub(crate) mod straggler;
 
+use model::notes::DataReport;
 use model::reason::PhaseName;
 use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, UnixMs};
 use scheduler::estimate::loss::{Curve, LossFit};
 
+use crate::job::blocks::Blocks;
 use crate::job::live::Live;
+use crate::job::pause::Pauses;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
-use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SpeedKey, Wish};
+use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SlowJob, SpeedKey, Wish};
 
 /// Decisions, faults and old placements kept of a job.
 pub(crate) const HISTORY_MAX: usize = 100;
@@ -42,12 +48,23 @@ pub(crate) struct Job {
     pub(crate) publishing: Option<CheckpointRecord>,
     /// The instant of the last step before the generation now starting.
     pub(crate) gap_since: Option<Millis>,
+    /// When it was given a place that it has not got yet.
+    pub(crate) promised: Option<Millis>,
     /// GPU seconds (or task seconds, where it has no GPUs) of the generations that ended.
     pub(crate) attained_s: f64,
     /// Learning rates that it announced; kept in a record of their own.
     pub(crate) rates: Rates,
     /// Kept in a record of their own where they are not the defaults.
     pub(crate) options: JobOptions,
+    /// The same holds for these.
+    pub(crate) blocks: Blocks,
+    /// Slow workers; kept in a record of their own.
+    pub(crate) slow: SlowJob,
+    /// When a slow worker was last put elsewhere, by this master.
+    pub(crate) slow_moved: Option<Millis>,
+    /// What its data set holds, once an agent has told.
+    pub(crate) data: Option<DataReport>,
+    pub(crate) pauses: Pauses,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -68,9 +85,15 @@ impl Job {
             decision: None,
             publishing: None,
             gap_since: None,
+            promised: None,
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),
+            blocks: Blocks::default(),
+            slow: SlowJob::default(),
+            slow_moved: None,
+            data: None,
+            pauses: Pauses::default(),
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -1,9 +1,10 @@
 //! What agents note of a job beside its progress.
 
-use model::NodeId;
-use model::notes::{Notes, TroubleReport};
+use model::notes::{ArrivalReport, LinkReport, Notes, TroubleReport};
+use model::{Generation, JobId, Mode, NodeId, Task};
 
 use crate::event::SessionId;
+use crate::job::live::Live;
 use crate::job::phase::Phase;
 use crate::step::Control;
 
@@ -13,8 +14,66 @@ impl Control {
             self.count("notes of an old connection");
             return;
         }
-        for trouble in notes.troubles {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.tells_notes = true;
+        }
+        let Notes { blocks, arrivals, links, troubles, data, begun } = notes;
+        for report in blocks {
+            self.on_blocks(id, report);
+        }
+        for report in links {
+            self.on_links(id, &report);
+        }
+        for report in arrivals {
+            self.on_arrivals(id, report);
+        }
+        for trouble in troubles {
             self.on_trouble(id, &trouble);
+        }
+        for report in data {
+            // All agents of a job have the same index, in all generations.
+            match self.jobs.get_mut(&report.job) {
+                Some(job) => job.data = Some(report),
+                None => self.count("data set of an unknown job"),
+            }
+        }
+        for report in begun {
+            self.on_begun(report);
+        }
+    }
+
+    /// What is seen of a generation, where `task` of it stands on the node.
+    fn noted(
+        &mut self,
+        node: &NodeId,
+        (job, generation): (JobId, Generation),
+        task: Task,
+    ) -> Option<&mut Live> {
+        let job = self.jobs.get_mut(&job)?;
+        let life = job.record.phase.life()?;
+        let here = life.generation == generation && life.placement.node_of(task) == Some(node);
+        job.live.as_mut().filter(|_| here)
+    }
+
+    fn on_links(&mut self, node: &NodeId, report: &LinkReport) {
+        let of = (report.job, report.generation);
+        match self.noted(node, of, Task::worker(report.worker)) {
+            Some(live) => live.links.link(report),
+            None => self.count("notes of another generation"),
+        }
+    }
+
+    fn on_arrivals(&mut self, node: &NodeId, report: ArrivalReport) {
+        let of = (report.job, report.generation);
+        let sync = self.jobs.get(&of.0).is_some_and(|job| job.spec().mode == Mode::Sync);
+        match self.noted(node, of, Task::server(report.server)) {
+            Some(live) if sync => {
+                if !live.links.arrived(node, report) {
+                    self.count("arrivals with impossible counts");
+                }
+            }
+            Some(_) => {}
+            None => self.count("notes of another generation"),
         }
     }
 

@@ -3,7 +3,7 @@
 use model::agent::{LossWindow, WorkerReport};
 use model::{Batch, JobId, Mode, NodeId, Task};
 
-use crate::job::live::{Sums, Worker};
+use crate::job::live::{Sampled, Sums, Worker};
 use crate::job::phase::{Goal, Life, Origin, Phase};
 use crate::job::{Job, float, whole};
 use crate::record::Progress;
@@ -81,7 +81,13 @@ impl Control {
         report.samples_per_epoch =
             report.samples_per_epoch.filter(|samples| (1..=STEPS_MAX).contains(samples));
         let now = self.now.mono;
+        let runs = matches!(job.phase(), Phase::Running { .. });
         let Some(live) = job.live.as_mut() else { return };
+        if runs && live.based {
+            live.watch.report(now, report.worker, Sums::of(&report));
+        } else {
+            live.watch.pause();
+        }
         let mut went_back = false;
         let grew = match live.workers.get_mut(&report.worker) {
             Some(worker) => {
@@ -144,7 +150,11 @@ impl Control {
         if job.record.once == Some(shape) {
             job.record.once = None;
         }
-        let gap_s = job.gap_since.take().map(|since| now.seconds_since(since));
+        let gap_since = job.gap_since.take();
+        let gap_s = gap_since.map(|since| now.seconds_since(since));
+        if let (Origin::Rescale, Some(since)) = (origin, gap_since) {
+            job.pauses.end(generation, shape, since, now);
+        }
         match origin {
             Origin::Queue => {}
             Origin::Rescale => {
@@ -201,6 +211,7 @@ impl Control {
         self.refit_loss(id);
         self.take_speed(id);
         self.note_measured(id);
+        self.watch_workers(id);
     }
 
     /// The mean loss over the steps since the last point, at the middle of that stretch.
@@ -233,6 +244,8 @@ impl Control {
     /// A new sample of the speed function once enough was measured.
     fn take_speed(&mut self, id: JobId) {
         let profile_s = model::time::seconds(self.settings.profile_ms);
+        let now = self.now.mono;
+        let spoiled = self.is_spoiled(self.job(id));
         let job = self.job_mut(id);
         let (mode, shape) = (job.spec().mode, job.shape());
         let is_training = matches!(
@@ -258,6 +271,11 @@ impl Control {
             worker.banked = Sums::of(&worker.report);
         }
         live.recent_steps_per_s = Some(speed);
+        if spoiled {
+            return;
+        }
+        let steps_per_s = speed;
+        live.sampled = Some(Sampled { at: now, shape, steps_per_s, seconds });
         self.add_speed(id, shape, speed, seconds);
     }
 

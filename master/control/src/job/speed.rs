@@ -59,6 +59,23 @@ impl Speed {
         }
     }
 
+    /// Takes the newest sample of a shape out again. True where nothing of the shape is left.
+    pub(crate) fn remove(&mut self, shape: Shape, steps_per_s: f64, seconds: f64) -> bool {
+        let Some(point) = self.samples.get_mut(&shape) else { return true };
+        let weight = point.seconds.min(MEMORY_S + seconds);
+        let left = weight - seconds;
+        let sum = point.steps_per_s * weight - steps_per_s * seconds;
+        self.unfitted = true;
+        self.unsaved = true;
+        if left > 1e-3 && sum > 0.0 {
+            point.steps_per_s = sum / left;
+            point.seconds = (point.seconds - seconds).max(left);
+            return false;
+        }
+        self.samples.remove(&shape);
+        true
+    }
+
     pub(crate) fn fit(&mut self, form: SpeedForm) -> Option<&SpeedModel> {
         if self.unfitted || self.model.is_none() {
             let samples: Vec<SpeedSample> = self
@@ -90,6 +107,23 @@ impl Control {
             self.on_shape_measured(id, shape, steps_per_s);
         }
         self.forget_speeds();
+    }
+
+    /// A straggler slowed the job down while its speed was measured: the sample is none.
+    pub(crate) fn take_back_speed(
+        &mut self,
+        id: JobId,
+        shape: Shape,
+        (speed, seconds): (f64, f64),
+    ) {
+        let key = self.job(id).speed_key();
+        let Some(known) = self.speeds.get_mut(&key) else { return };
+        let gone = known.remove(shape, speed, seconds);
+        self.out.speeds.insert(key);
+        let job = self.job_mut(id);
+        if gone && !job.record.profiled && job.record.measured.remove(&shape) {
+            self.touch(id);
+        }
     }
 
     /// Shared models that no job uses make room for new ones.
@@ -146,5 +180,11 @@ mod tests {
         speed.add(Shape::new(1, 1), 4.0, 10.0, false);
         assert!((speed.samples[&Shape::new(1, 1)].steps_per_s - 3.0).abs() < 1e-9);
         assert!(speed.fit(SpeedForm::Async).is_some());
+        speed.add(Shape::new(1, 1), 0.3, 20.0, false);
+        assert!(!speed.remove(Shape::new(1, 1), 0.3, 20.0), "the others stay");
+        assert!((speed.samples[&Shape::new(1, 1)].steps_per_s - 3.0).abs() < 1e-9);
+        speed.add(Shape::new(7, 7), 2.0, 10.0, true);
+        assert!(speed.remove(Shape::new(7, 7), 2.0, 10.0));
+        assert!(!speed.samples.contains_key(&Shape::new(7, 7)));
     }
 }

@@ -132,6 +132,7 @@ impl Control {
             fault.resumed_from = Some(resume.as_ref().map_or(0, |from| from.step));
         }
         self.transit(id, JobEvent::Placed { life });
+        self.decide_assignment(id);
         let start = from.map_or_else(|| "from nothing".to_owned(), |from| format!("from {from}"));
         let text = format!("{generation} with {shape} on {nodes} nodes {start}");
         self.tell(Some(id), None, "started", text);

@@ -6,6 +6,7 @@ use model::agent::{
     CheckpointReport, Desired, DesiredGeneration, EpochReport, Exit, Heartbeat, Introduction,
     Order, TaskReport, TaskState, WorkerReport,
 };
+use model::notes::Extras;
 use model::{BootId, Generation, Incarnation, JobId, Millis, OnDisconnect, Resources, Task};
 
 use crate::SessionId;
@@ -25,6 +26,8 @@ pub(crate) struct Agent {
     pub(crate) contact: Millis,
     pub(crate) beaten: Millis,
     pub(crate) desired: Desired,
+    /// What came with it.
+    pub(crate) extras: Extras,
     pub(crate) ledger: BTreeMap<Name, Entry>,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
@@ -59,6 +62,7 @@ impl Agent {
             contact: Millis(0),
             beaten: Millis(0),
             desired: Desired::default(),
+            extras: Extras::default(),
             ledger: BTreeMap::new(),
             exit_ms: 500,
             sequence: 0,

@@ -2,6 +2,7 @@
 //! store, and a network that can be cut. Stories about the state machine are told in it.
 
 mod agent;
+mod assignment;
 mod chaos;
 mod curves;
 mod faults;
@@ -10,9 +11,11 @@ mod leftovers;
 mod restarts;
 mod storage;
 mod stories;
+mod stragglers;
 mod table;
 mod training;
 mod trouble;
+mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,6 +55,8 @@ pub(crate) struct World {
     pub(crate) saves_fail: bool,
     /// A failing save says that storage is away.
     pub(crate) storage_away: bool,
+    /// Speeds of nodes as shares of the usual one.
+    pub(crate) speeds: BTreeMap<NodeId, f64>,
     /// Trainings that start now never make a step.
     pub(crate) hang_at_start: bool,
     requests: u64,
@@ -62,6 +67,8 @@ pub(crate) struct World {
     pub(crate) starts: u32,
     /// Faults of any kind that a plan was found to have.
     pub(crate) findings: Vec<String>,
+    /// Agents speak protocol 3.
+    pub(crate) notes: bool,
 }
 
 pub(crate) fn n(number: u32) -> NodeId {
@@ -133,6 +140,7 @@ impl World {
             store_fails: false,
             saves_fail: false,
             storage_away: false,
+            speeds: BTreeMap::new(),
             hang_at_start: false,
             requests: 0,
             sessions: 0,
@@ -140,6 +148,7 @@ impl World {
             carried_out: 0,
             starts: 1,
             findings: Vec::new(),
+            notes: true,
         };
         world.carry_out(commands);
         for number in 1..=nodes {
@@ -167,9 +176,10 @@ impl World {
                 Command::Reply { request, reply } => {
                     self.replies.insert(request.0, *reply);
                 }
-                Command::SendDesired { node, session, desired, .. } => {
+                Command::SendDesired { node, session, desired, extras } => {
                     let agent = self.agents.get_mut(&node).expect("a node of this world");
                     if agent.session == Some(session) && agent.hears {
+                        agent.extras = extras;
                         agent.obey(desired, self.now);
                     }
                 }
@@ -273,6 +283,9 @@ impl World {
         let introduction = agent.introduction(self.now, workers);
         let introduction = Box::new(introduction);
         self.event(Event::NodeConnected { node: node.clone(), session, introduction });
+        if self.notes {
+            self.event(Event::Notes { node: node.clone(), session, notes: Box::default() });
+        }
     }
 
     fn tend_agents(&mut self) {

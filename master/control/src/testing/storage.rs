@@ -51,8 +51,8 @@ fn a_rescale_waits_for_storage_and_comes_by_itself() {
 fn a_job_at_its_end_waits_for_its_last_checkpoint() {
     let mut world = World::new(1, 8);
     let mut spec = long();
-    spec.finish = Finish::Epochs(5);
-    spec.epochs_max = 5;
+    spec.finish = Finish::Epochs(30);
+    spec.epochs_max = 30;
     let id = world.running(spec, Shape::new(1, 2));
     away(&mut world, true);
     world.run(900);
@@ -81,10 +81,10 @@ fn a_checkpoint_that_cannot_be_read_for_now_counts_against_nobody() {
 
 /// The checkpoint that a job is at.
 fn present(world: &World, id: JobId) -> Option<(model::Generation, model::CheckpointId)> {
-    match world.control.job(id).phase() {
-        Phase::Checkpointing { life, save, .. } => Some((life.generation, save.order.checkpoint)),
-        _ => None,
-    }
+    let Phase::Checkpointing { life, save, .. } = world.control.job(id).phase() else {
+        return None;
+    };
+    Some((life.generation, save.order.checkpoint))
 }
 
 #[test]

@@ -36,6 +36,11 @@ pub(crate) struct Training {
     missed: Option<CheckpointId>,
     pub(crate) nan_from: Option<u64>,
     pub(crate) stuck: bool,
+    /// Speed of each worker as a share of its usual one; seconds of its own computing; and, in
+    /// async mode, steps that it is behind by.
+    speeds: Vec<f64>,
+    computed_s: Vec<f64>,
+    lags: Vec<f64>,
 }
 
 /// Whether the workers train or wait.
@@ -64,6 +69,9 @@ impl Training {
             missed: None,
             nan_from: None,
             stuck: false,
+            speeds: vec![1.0; wanted.launch.shape.workers as usize],
+            computed_s: vec![0.0; wanted.launch.shape.workers as usize],
+            lags: vec![0.0; wanted.launch.shape.workers as usize],
         }
     }
 
@@ -90,8 +98,19 @@ impl Training {
         u32::try_from(self.step() / STEPS_PER_EPOCH).unwrap()
     }
 
-    /// Seconds of a worker's step: computing is shared, the servers are too.
+    /// Seconds of a worker's step: computing is shared, the servers are too. Half of it is its own
+    /// computing, which in sync mode all wait for.
     fn step_s(&self) -> f64 {
+        match self.mode {
+            Mode::Sync => {
+                let slowest = self.speeds.iter().copied().fold(f64::INFINITY, f64::min);
+                self.usual_step_s() * (0.5 + 0.5 / slowest)
+            }
+            Mode::Async => self.usual_step_s(),
+        }
+    }
+
+    fn usual_step_s(&self) -> f64 {
         let (p, w) = (f64::from(self.shape.servers), f64::from(self.shape.workers));
         match self.mode {
             Mode::Sync => 0.20 / w + 0.02 + 0.02 * w / p,
@@ -99,10 +118,25 @@ impl Training {
         }
     }
 
+    /// Steps that an async worker is behind the others.
+    fn lag(&self, worker: u32) -> u64 {
+        crate::job::whole(self.lags[worker as usize].floor())
+    }
+
     fn make_step(&mut self) {
         let workers = u64::from(self.shape.workers);
         self.done += 1;
         self.steps_s += self.step_s();
+        let usual_s = self.usual_step_s();
+        for (worker, speed) in self.speeds.iter().enumerate() {
+            match self.mode {
+                Mode::Sync => self.computed_s[worker] += usual_s / 2.0 / speed,
+                Mode::Async => {
+                    self.computed_s[worker] += usual_s / 2.0;
+                    self.lags[worker] += (1.0 - speed).max(0.0);
+                }
+            }
+        }
         let step = self.step();
         let loss = 1.0 / (0.02 * step as f64 + 1.0) + 0.1;
         if self.nan_from.is_none_or(|from| step < from) {
@@ -193,14 +227,17 @@ impl Training {
             job,
             generation,
             worker,
-            step: self.own_step(),
+            step: self.own_step().saturating_sub(self.lag(worker)),
             epoch: self.epoch(),
-            steps: self.done,
+            steps: self.done.saturating_sub(self.lag(worker)),
             steps_s: self.steps_s,
-            compute_s: self.steps_s / 2.0,
+            compute_s: self.computed_s[worker as usize],
             samples: self.done * BATCH,
             loss_sum: self.loss_sum,
-            loss_count: nan.map_or(self.done, |from| self.done.min(from.saturating_sub(self.base))),
+            loss_count: nan.map_or_else(
+                || self.done.saturating_sub(self.lag(worker)),
+                |from| self.done.min(from.saturating_sub(self.base)),
+            ),
             loss_not_finite: u64::from(nan.is_some()),
             loss_not_finite_since: nan,
             recent: if nan.is_some() {
@@ -306,7 +343,16 @@ impl World {
                 .max_by_key(|(revision, _)| *revision)
                 .and_then(|(_, wanted)| wanted.checkpoint.clone());
             let fails = self.saves_fail;
+            let speeds: Vec<f64> = (0..generation.launch.shape.workers)
+                .map(|worker| {
+                    let task = (name.0, name.1, Task::worker(worker));
+                    let here = |agent: &&NodeId| self.agents[*agent].ledger.contains_key(&task);
+                    let node = self.agents.keys().find(here);
+                    node.and_then(|node| self.speeds.get(node)).copied().unwrap_or(1.0)
+                })
+                .collect();
             let training = self.trainings.get_mut(&name).expect("it was put there above");
+            training.speeds = speeds;
             if let Some((directory, step)) = training.run(order.as_ref(), fails) {
                 self.saved.insert(directory, step);
             }

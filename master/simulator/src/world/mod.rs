@@ -208,6 +208,8 @@ pub(crate) fn settings(options: &Options) -> Settings {
         policy: options.policy.clone(),
         profile_shapes_max: if fitted { usual.profile_shapes_max } else { 0 },
         jobs_queued_max: usize::MAX,
+        // Policies are compared by what they choose, and published ones know no such bound.
+        pause_share: 1.0,
         ..usual
     };
     if let Fidelity::Coarse { .. } = options.fidelity {
