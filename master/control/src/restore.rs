@@ -112,9 +112,7 @@ impl Control {
             return Err(RestoreError::TooManyStarts);
         }
         control.out.meta = true;
-        for job in jobs {
-            control.restore_job(job);
-        }
+        jobs.into_iter().for_each(|job| control.restore_job(job));
         for RateRecord { job, marks } in rates {
             if let Some(job) = control.jobs.get_mut(&job) {
                 job.rates = Rates::restored(marks);
