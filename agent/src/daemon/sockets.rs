@@ -110,8 +110,10 @@ impl Agent {
             Some(sockets) => sockets,
             None => Sockets::open()?,
         };
+        // Tasks talk to each other at addresses of one family.
+        let v6 = self.settings.task_address.contains(':');
         if teams.iter().any(|team| self.finds(team, now)) {
-            let all = sockets.list(ESTABLISHED | LISTEN, None)?;
+            let all = sockets.list(ESTABLISHED | LISTEN, None, v6)?;
             for team in teams {
                 self.find(team, &all, now);
             }
@@ -125,8 +127,8 @@ impl Agent {
         // One question, whatever the number of servers: the kernel walks all its sockets for each.
         let found = match ports[..] {
             [] => Vec::new(),
-            [port] => sockets.list(ESTABLISHED, Some(port))?,
-            _ => sockets.list(ESTABLISHED, None)?,
+            [port] => sockets.list(ESTABLISHED, Some(port), v6)?,
+            _ => sockets.list(ESTABLISHED, None, v6)?,
         };
         for team in teams {
             let Some(live) = live.get_mut(&team.key) else { continue };

@@ -70,13 +70,20 @@ impl Sockets {
         Ok(Self { line, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// The sockets of the machine in some states, of one local port or of any.
+    /// The sockets of the machine in some states, of one local port or of any; those over IPv6
+    /// where asked for. The kernel walks its whole table for each family, about 0.8 ms of CPU.
     ///
     /// # Errors
     /// Where the kernel does not answer, or not in full.
-    pub(crate) fn list(&mut self, states: u32, port: Option<u16>) -> io::Result<Vec<Socket>> {
+    pub(crate) fn list(
+        &mut self,
+        states: u32,
+        port: Option<u16>,
+        v6: bool,
+    ) -> io::Result<Vec<Socket>> {
         let mut found = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let families = [AddressFamily::Inet, AddressFamily::Inet6];
+        for family in families.into_iter().take(if v6 { 2 } else { 1 }) {
             let family = u8::try_from(family as i32).map_err(io::Error::other)?;
             self.sequence = self.sequence.wrapping_add(1);
             let request = request(family, states, port.unwrap_or(0), self.sequence);
@@ -202,7 +209,7 @@ mod tests {
             near.write_all(&[7; 1000]).unwrap();
             far.read_exact(&mut [0; 1000]).unwrap();
             let mut sockets = Sockets::open().unwrap();
-            let found = sockets.list(ESTABLISHED | LISTEN, Some(port)).unwrap();
+            let found = sockets.list(ESTABLISHED | LISTEN, Some(port), true).unwrap();
             let of = |inode: u64| found.iter().find(|socket| socket.inode == inode).unwrap();
             let (listening, accepted) = (of(inode(&listener)), of(inode(&far)));
             assert!(listening.listens && listening.local == listener.local_addr().unwrap());
@@ -210,7 +217,7 @@ mod tests {
             let (bytes, quiet_ms) = accepted.received.unwrap();
             assert!(bytes == 1000 && quiet_ms < 60_000 && !accepted.listens, "{accepted:?}");
             assert_eq!(found.len(), 2, "only this port: {found:?}");
-            let all = sockets.list(ESTABLISHED, None).unwrap();
+            let all = sockets.list(ESTABLISHED, None, true).unwrap();
             assert!(all.iter().any(|socket| socket.inode == inode(&near)));
             assert!(all.iter().all(|socket| !socket.listens));
         }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use model::{Millis, NodeId, UnixMs};
+use model::{JobId, Millis, NodeId, UnixMs};
 
 use crate::job::phase::{Phase, Wait};
 use crate::node::Slow;
-use crate::record::{Key, SlowJobRecord, SlowNodeRecord};
+use crate::record::{Key, Record, SlowJobRecord, SlowNodeRecord};
 use crate::step::Control;
 
 impl Control {
@@ -50,7 +50,21 @@ impl Control {
         }
     }
 
-    pub(crate) fn slow_node_record(&self, id: &NodeId) -> Option<SlowNodeRecord> {
+    /// What is to be kept of these jobs' slow workers and of these nodes.
+    pub(crate) fn slow_records(
+        &self,
+        jobs: &BTreeSet<JobId>,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Vec<Record> {
+        let jobs = jobs.iter().filter_map(|id| {
+            let slow = self.jobs.get(id)?.slow.clone();
+            Some(Record::SlowJobV1(Box::new(SlowJobRecord { job: *id, slow })))
+        });
+        let nodes = nodes.iter().filter_map(|id| self.slow_node_record(id));
+        jobs.chain(nodes.map(Record::SlowNodeV1)).collect()
+    }
+
+    fn slow_node_record(&self, id: &NodeId) -> Option<SlowNodeRecord> {
         let slow = self.nodes.get(id)?.slow.as_ref()?;
         let left_ms = slow.until.since(self.now.mono);
         let until = UnixMs(self.now.unix.0.saturating_add(left_ms));

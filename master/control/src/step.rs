@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
     BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob,
-    SlowJobRecord, SpeedKey, Write,
+    SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -340,16 +340,8 @@ impl Control {
                 put(Record::BlocksV1(BlocksRecord { job: *id, sizes, assigned }));
             }
         }
-        for id in &out.slow_jobs {
-            if let Some(job) = self.jobs.get(id) {
-                let slow = job.slow.clone();
-                put(Record::SlowJobV1(Box::new(SlowJobRecord { job: *id, slow })));
-            }
-        }
-        for id in &out.slow_nodes {
-            if let Some(record) = self.slow_node_record(id) {
-                put(Record::SlowNodeV1(record));
-            }
+        for record in self.slow_records(&out.slow_jobs, &out.slow_nodes) {
+            put(record);
         }
     }
 

@@ -58,17 +58,20 @@ pub enum Plant {
     LoseWrite,
     /// The manifest of a checkpoint is written without a look at its parts.
     PublishUnread,
+    /// The computing times of some workers are told as another's.
+    MisreportComputing,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::LoseStop,
         Self::StartTwice,
         Self::OutliveContact,
         Self::LeakTask,
         Self::LoseWrite,
         Self::PublishUnread,
+        Self::MisreportComputing,
     ];
 }
 

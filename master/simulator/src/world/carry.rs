@@ -52,6 +52,9 @@ impl World {
                     if let Record::JobV1(job) = &record {
                         self.watch_record(job);
                     }
+                    if let Record::SlowJobV1(slow) = &record {
+                        self.watch_slow(slow);
+                    }
                     if let Record::JobV1(job) = &record
                         && job.phase.is_final()
                     {

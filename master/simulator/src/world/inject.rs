@@ -191,6 +191,7 @@ impl World {
 
     pub(super) fn tainted(&mut self, node: usize, mut beat: Heartbeat) -> Heartbeat {
         self.leak(node, &mut beat);
+        self.misreport(&mut beat);
         for garbage in self.trouble.garbage.remove(&node).unwrap_or_default() {
             match garbage {
                 Garbage::Numbers(number) => numbers(&mut beat, number),

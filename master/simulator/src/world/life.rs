@@ -159,6 +159,7 @@ impl World {
     /// A node's tasks go on at another speed.
     pub(super) fn set_speed(&mut self, node: usize, speed: f64) {
         self.agents[node].speed = speed;
+        self.watch.even_since = Some(self.now);
         let names: Vec<Name> = self.agents[node].ledger.keys().copied().collect();
         for name in names {
             let Some(training) = self.trainings.get_mut(&name) else { continue };

@@ -210,18 +210,15 @@ pub(crate) fn settings(options: &Options) -> Settings {
         ..usual
     };
     if let Fidelity::Coarse { .. } = options.fidelity {
-        settings.suspect_ms = NEVER_MS;
-        settings.down_ms = NEVER_MS;
-        settings.start_timeout_ms = NEVER_MS;
-        settings.checkpoint_timeout_ms = NEVER_MS;
+        (settings.suspect_ms, settings.down_ms) = (NEVER_MS, NEVER_MS);
+        (settings.start_timeout_ms, settings.checkpoint_timeout_ms) = (NEVER_MS, NEVER_MS);
         settings.stall_ms = NEVER_MS;
         // Reports are far apart, and all workers tell the same.
         settings.straggler_windows = 0;
         settings.stop_grace_ms = NEVER_MS;
         // More than can end in one step: an end is known by its record.
         settings.jobs_finished_kept = 1_000;
-        settings.events_kept = 1;
-        settings.rounds_kept = 1;
+        (settings.events_kept, settings.rounds_kept) = (1, 1);
     }
     settings
 }

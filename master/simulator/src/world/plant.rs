@@ -48,6 +48,16 @@ impl World {
         loses
     }
 
+    /// The planted bug by which computing times are told of other workers.
+    pub(super) fn misreport(&self, beat: &mut Heartbeat) {
+        if self.watch.plant != Some(Plant::MisreportComputing) {
+            return;
+        }
+        for report in beat.workers.iter_mut().filter(|report| report.worker != 1) {
+            report.compute_s *= 0.2;
+        }
+    }
+
     /// The planted bug that never lets the end of one task through.
     pub(super) fn leak(&mut self, _node: usize, beat: &mut Heartbeat) {
         if self.watch.plant != Some(Plant::LeakTask) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use control::Record;
 use control::job::phase::Phase;
-use control::record::JobRecord;
+use control::record::{JobRecord, SlowCase, SlowJobRecord};
 use model::client::{Answer, Change, Reply};
 use model::{Generation, JobId, Millis, NodeId, Task};
 use rand_pcg::Pcg64Mcg;
@@ -19,6 +19,9 @@ use crate::faults::Plant;
 /// Time within which a node that hears the master runs nothing of an ended job: a grace, a
 /// resend of the order, and what messages take.
 const LEFT_OVER_MS: u64 = 150_000;
+/// Time in which slowness that has ended may still be judged: reports are late, windows are left
+/// out where a job saves.
+const UNEVEN_MS: u64 = 300_000;
 /// Things due at once, for each node and job, and beside them.
 const DUE_EACH: usize = 400;
 
@@ -42,6 +45,9 @@ pub(crate) struct Watch {
     left_over: BTreeMap<(usize, Name), Millis>,
     /// What each node's last heartbeat told of its tasks, in words.
     pub(super) beats: BTreeMap<NodeId, String>,
+    /// When all nodes were at one speed again, and workers that are being replaced.
+    pub(super) even_since: Option<Millis>,
+    slow_cases: BTreeMap<JobId, SlowCase>,
     pub(super) leaked: Option<(Name, Task)>,
     pub(super) lost: Option<JobId>,
 }
@@ -71,6 +77,31 @@ impl World {
 
     pub(crate) fn watch(&mut self) -> &mut Watch {
         &mut self.watch
+    }
+
+    /// A slow worker is put elsewhere: only where nodes were at different speeds lately, whatever
+    /// agents tell, and never again once it was slow on two nodes.
+    pub(super) fn watch_slow(&mut self, record: &SlowJobRecord) {
+        let case = record.slow.case.as_ref();
+        if !self.watch.on || self.watch.slow_cases.get(&record.job) == case {
+            return;
+        }
+        let Some(case) = case else {
+            self.watch.slow_cases.remove(&record.job);
+            return;
+        };
+        self.watch.slow_cases.insert(record.job, case.clone());
+        self.watch.count("slow workers put on another node");
+        let now = self.now;
+        let uneven = self.agents.iter().any(|agent| (agent.speed - 1.0).abs() > 1e-9)
+            || self.watch.even_since.is_some_and(|since| now.since(since) < UNEVEN_MS);
+        if !uneven {
+            let words = &case.words;
+            self.findings.push(format!("{} is moved though no node is slow: {words}", record.job));
+        }
+        if let Some(own) = &record.slow.own {
+            self.findings.push(format!("{} is moved again: {own}", record.job));
+        }
     }
 
     /// A record of a job reaches the disk.
