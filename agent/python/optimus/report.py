@@ -87,8 +87,11 @@ class Reporter:
         """Send all queued steps now."""
         with self._lock:
             steps, self._steps = self._steps, []
-            if steps:
-                self._send("steps", {"steps": steps})
+            if not steps or self._send("steps", {"steps": steps}):
+                return
+            if len(steps) < STEPS_PER_DATAGRAM_MAX:
+                # The agent does not keep up just now: they go with the next ones.
+                self._steps = steps
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one report after the steps queued before it; True when it left.

@@ -294,6 +294,27 @@ class Reports(unittest.TestCase):
             os.chdir(before)
         return listener
 
+    def test_steps_that_a_full_socket_refuses_go_with_the_next_ones(self) -> None:
+        listener = self.listen(self.folder)
+        listener.setblocking(False)
+        reporter = self.reporter(self.folder)
+        while reporter.send("finished", step=1):
+            pass
+        reporter.step((7, 0, 0.5, 0.1, 0.1, 4))
+        reporter.flush()
+        with self.assertRaises(BlockingIOError):
+            while True:
+                self.assertEqual(json.loads(listener.recv(65536))["t"], "finished")
+        reporter.step((8, 0, 0.5, 0.1, 0.1, 4))
+        reporter.flush()
+        steps = json.loads(listener.recv(65536))["steps"]
+        self.assertEqual([step[0] for step in steps], [7, 8])
+        # An agent that is gone costs a bounded memory.
+        listener.close()
+        for step in range(10 * reporting.STEPS_PER_DATAGRAM_MAX):
+            reporter.step((step, 0, 0.5, 0.1, 0.1, 4))
+        self.assertLess(len(reporter._steps), reporting.STEPS_PER_DATAGRAM_MAX)
+
     def test_numbers_that_are_not_finite_become_text(self) -> None:
         report = {"a": [float("nan"), float("inf"), {"b": float("-inf")}], "c": 1.5}
         self.assertEqual(

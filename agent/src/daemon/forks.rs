@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::agent::{Launch, Order};
 use model::notes::Warm;
@@ -255,13 +255,13 @@ impl Agent {
         self.settings.state_dir.join("logs").join(format!("fork-{job}-{threads}.log"))
     }
 
-    fn make_fork_folder(&self, folder: &PathBuf) -> io::Result<()> {
+    fn make_fork_folder(&self, folder: &Path) -> io::Result<()> {
         let user = &self.settings.user;
         remove(folder);
-        for made in [folder.clone(), folder.join("tmp")] {
+        for made in [folder.to_owned(), folder.join("tmp")] {
             DirBuilder::new().mode(0o700).create(&made)?;
         }
-        for given in [folder.join("tmp"), folder.clone()] {
+        for given in [folder.join("tmp"), folder.to_owned()] {
             chown(&given, Some(user.uid), Some(user.gid))?;
         }
         Ok(())
@@ -290,7 +290,7 @@ impl Agent {
     }
 }
 
-fn remove(folder: &PathBuf) {
+fn remove(folder: &Path) {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(folder = %folder.display(), %error, "cannot remove a folder");
