@@ -152,6 +152,7 @@ mod tests {
             Want::FreeTexts => "{ a = 'x' }",
             Want::FreeIntegers => "{ a = 1 }",
             Want::Ports => "[21000, 29999]",
+            Want::Truth => "true",
         };
         format!("{} = {value}", key.path)
     }
