@@ -30,7 +30,7 @@ fn start(hdfs: &HdfsOptions) -> Result<(Hdfs, Cluster)> {
 
 fn job_file(hdfs: &Hdfs, interval: &str) -> JobFile {
     let mut file = JobFile::new("probe", "linear_probe.py", &hdfs.url("/ckpt"));
-    file.arguments = arguments("sgd").map(str::to_owned).to_vec();
+    file.arguments = arguments("adam").map(str::to_owned).to_vec();
     file.batch = format!("global = {BATCH}");
     file.checkpoint_interval = interval.to_owned();
     file.finish = Finish::Epochs(100_000);
@@ -96,7 +96,7 @@ fn a_job_with_checkpoints_on_hdfs_is_rescaled() -> Result<()> {
         let checkpoint = collected(&cluster, &job, &manifest)?;
         let generation = shown["generation"].as_str().context("no generation")?.to_owned();
         let run = Rescaled { job: &job, generation: &generation, shape: &shape, step };
-        run.equals_control(&cluster, "sgd", &checkpoint, port)?;
+        run.equals_control(&cluster, "adam", &checkpoint, port)?;
     }
     cluster.run(["cancel", &job, "--now"])?;
     cluster.wait_no_task()
