@@ -13,6 +13,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::fchown;
 
 use crate::config::TaskUser;
+use crate::task::environment::local_path;
+use model::agent::ProbeAct;
 
 /// Makes a folder and all above it that is missing. Blocks for as long as the file system does.
 ///
@@ -45,10 +47,45 @@ pub(crate) fn make_folder(path: &Path, user: &TaskUser) -> Result<(), String> {
     as_root(path, user).map_err(|error| cannot(error.to_string()))
 }
 
+/// Start of the name of a folder that shows whether hosts share the one above it.
+const PROBE: &str = ".optimus-probe-";
+
+/// Makes, looks for or removes such a folder below a `file://` folder. Blocks.
+///
+/// # Returns
+/// Whether it is there now.
+///
+/// # Errors
+/// In words.
+pub(crate) fn probe(
+    folder: &str,
+    name: &str,
+    act: ProbeAct,
+    user: &TaskUser,
+) -> Result<bool, String> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+    if !name.starts_with(PROBE) || !plain || 80 < name.len() {
+        return Err(format!("{name:?} is not a probe's name"));
+    }
+    let path = local_path(folder)?.join(name);
+    match act {
+        ProbeAct::Make => make_folder(&path, user).map(|()| true),
+        ProbeAct::Look => Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir())),
+        ProbeAct::Remove if user.switch => {
+            run_as(user, &["/bin/rmdir", "--"], &path).map(|()| false)
+        }
+        ProbeAct::Remove => fs::remove_dir(&path).map(|()| false).map_err(|e| e.to_string()),
+    }
+}
+
 fn as_user(path: &Path, user: &TaskUser) -> Result<(), String> {
-    let output = Command::new("/bin/mkdir")
-        .arg("-p")
-        .arg("--")
+    run_as(user, &["/bin/mkdir", "-p", "--"], path)
+}
+
+/// Runs a small program on a path as the tasks' user.
+fn run_as(user: &TaskUser, program: &[&str], path: &Path) -> Result<(), String> {
+    let output = Command::new(program[0])
+        .args(&program[1..])
         .arg(path)
         .env_clear()
         .env("LC_ALL", "C")
@@ -115,6 +152,29 @@ mod tests {
         assert!(found.is_dir() && found.mode() & 0o700 == 0o700);
         assert_eq!(Uid::from_raw(found.uid()), user().uid);
         assert_eq!(Uid::from_raw(fs::metadata(path.parent().unwrap()).unwrap().uid()), user().uid);
+    }
+
+    #[test]
+    fn a_probe_is_seen_where_the_folder_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        for folder in [&here, &there] {
+            fs::create_dir(folder).unwrap();
+            std::os::unix::fs::chown(folder, Some(user().uid.as_raw()), None).unwrap();
+        }
+        let ask = |folder: &Path, act| {
+            let url = format!("file://{}", folder.display());
+            probe(&url, ".optimus-probe-0a", act, &user())
+        };
+        assert_eq!(ask(&here, ProbeAct::Make), Ok(true));
+        assert_eq!(ask(&here, ProbeAct::Look), Ok(true));
+        assert_eq!(ask(&there, ProbeAct::Look), Ok(false));
+        assert_eq!(ask(&here, ProbeAct::Remove), Ok(false));
+        assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
+        for name in ["j1", ".optimus-probe-/../../j1", ".optimus-probe-\0"] {
+            let url = format!("file://{}", here.display());
+            probe(&url, name, ProbeAct::Remove, &user()).unwrap_err();
+        }
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub(crate) const MARK: &str = "OPTIMUS_TASK";
 /// The variable that names its generation's folder, below the state folder of its agent.
 pub(crate) const FOLDER: &str = "OPTIMUS_DIR";
 
+/// The variable that names a fork server, and is gone from the tasks that it forks.
+pub(crate) const FORK_SERVER: &str = "OPTIMUS_FORK_SERVER";
+
 /// Largest environment that is looked through: a job's own is bounded to 32 KiB.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 
@@ -64,7 +67,7 @@ fn parse_stat(bytes: &[u8]) -> Option<Process> {
 }
 
 /// The user that owns a process, by its effective id.
-fn owner(pid: i32) -> Option<u32> {
+pub(crate) fn owner(pid: i32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
@@ -72,6 +75,16 @@ fn owner(pid: i32) -> Option<u32> {
 /// none where it is not readable. The folder counts: another agent of the machine may bear the
 /// same node's name, and must not end what is not its own.
 pub(crate) fn mark(pid: i32, state_dir: &Path) -> Option<Mark> {
+    variable_below(pid, state_dir, MARK)?.parse().ok()
+}
+
+/// True for a fork server of the agent of a state folder, by the same signs.
+pub(crate) fn is_fork_server(pid: i32, state_dir: &Path) -> bool {
+    variable_below(pid, state_dir, FORK_SERVER).is_some()
+}
+
+/// A variable of a process whose folder lies below the state folder.
+fn variable_below(pid: i32, state_dir: &Path, name: &str) -> Option<String> {
     let mut bytes = Vec::new();
     fs::File::open(format!("/proc/{pid}/environ"))
         .ok()?
@@ -84,8 +97,8 @@ pub(crate) fn mark(pid: i32, state_dir: &Path) -> Option<Mark> {
             .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     };
     let folder = Path::new(OsStr::from_bytes(variable(FOLDER)?));
-    let value = std::str::from_utf8(variable(MARK)?).ok()?;
-    folder.starts_with(state_dir).then(|| value.parse().ok())?
+    let value = std::str::from_utf8(variable(name)?).ok()?;
+    folder.starts_with(state_dir).then(|| value.to_owned())
 }
 
 /// Where in the kernel a process waits, for people who must find out why it cannot be killed.

@@ -64,8 +64,13 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     let address = connection.remote_address();
     tracing::info!(%node, session = id.0, %address, software, "an agent connected");
     let (sender, desired) = watch::channel(None);
-    let handle =
-        AgentHandle { node: node.clone(), connection: connection.clone(), desired: sender };
+    let handle = AgentHandle {
+        node: node.clone(),
+        connection: connection.clone(),
+        boot: introduction.boot_id.clone(),
+        protocol,
+        desired: sender,
+    };
     let introduction = Box::new(introduction);
     let connected = Input::Connected { session: id, handle, introduction };
     if door.inputs.send(connected).await.is_err() {

@@ -269,6 +269,13 @@ impl Daemon {
             Query::LogRoute { job, generation, task, bytes_max, reply } => {
                 let _ = reply.send(self.log_route(job, generation, task, bytes_max));
             }
+            Query::Agents { reply } => {
+                let peer = |agent: &AgentHandle| {
+                    let AgentHandle { node, boot, protocol, connection, .. } = agent;
+                    (node.clone(), boot.clone(), *protocol, connection.clone())
+                };
+                let _ = reply.send(self.agents.values().map(peer).collect());
+            }
             Query::Export { header, reply } => {
                 let _ = reply.send(self.hands.keeper.export(header));
             }

@@ -8,7 +8,7 @@ use control::event::SessionId;
 use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Change, Read, Refusal, Reply};
 use model::notes::{Extras, Notes};
-use model::{JobId, NodeId};
+use model::{BootId, JobId, NodeId};
 use net::Connection;
 use storage::snapshot::Header;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -26,6 +26,9 @@ pub(crate) const QUERIES_MAX: usize = 512;
 pub(crate) struct AgentHandle {
     pub(crate) node: NodeId,
     pub(crate) connection: Connection,
+    /// The host's boot: nodes of one host share it.
+    pub(crate) boot: BootId,
+    pub(crate) protocol: u16,
     /// Only the newest desired set is of use, so a slow agent costs one slot.
     pub(crate) desired: watch::Sender<Option<(Desired, Extras)>>,
 }
@@ -53,6 +56,9 @@ pub(crate) struct ChangeRequest {
 /// A running connection to the agent that has a log, and what to ask it.
 pub(crate) type LogRoute = Result<(Connection, AgentQuery), Refusal>;
 
+/// A connected agent: its node, its host's boot, its protocol, and the way to ask it.
+pub(crate) type Peer = (NodeId, BootId, u16, Connection);
+
 /// A store's bytes, once the store's thread has written them.
 pub(crate) type Export = oneshot::Receiver<Result<Vec<u8>, String>>;
 
@@ -69,6 +75,10 @@ pub(crate) enum Query {
         task: model::Task,
         bytes_max: u32,
         reply: oneshot::Sender<LogRoute>,
+    },
+    /// The agents that are connected.
+    Agents {
+        reply: oneshot::Sender<Vec<Peer>>,
     },
     Export {
         header: Header,

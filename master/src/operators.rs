@@ -11,6 +11,7 @@ use storage::snapshot::Header;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
+use crate::shared;
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -80,11 +81,17 @@ async fn answer(
         Call::Read(Read::Snapshot) => snapshot(door, &user, &mut writer).await,
         Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
         Call::Change(change) => {
-            let (reply, answer) = oneshot::channel();
             let (dry_run, reason) = (request.dry_run, request.reason);
-            let change = ChangeRequest { user, dry_run, reason, change, reply };
-            let asked = door.inputs.send(Input::Change(Box::new(change)));
-            send(&mut writer, within(asked, answer).await).await
+            let reply = match shared::unshared(door, &change).await {
+                Some(refusal) => Err(refusal),
+                None => {
+                    let (reply, answer) = oneshot::channel();
+                    let change = ChangeRequest { user, dry_run, reason, change, reply };
+                    let asked = door.inputs.send(Input::Change(Box::new(change)));
+                    within(asked, answer).await
+                }
+            };
+            send(&mut writer, reply).await
         }
     };
     if let Err(error) = sent {
@@ -169,6 +176,9 @@ async fn read_reply(door: &Door, read: Read) -> Reply {
             let message = format!("node {node} has no such output: {words}");
             Err(Refusal::new(ErrorKind::NotFound, message, "see optimus show for its tasks"))
         }
+        Ok(Ok(AgentAnswer::Probed(_))) => {
+            Err(unavailable(&format!("node {node} answered another question"), "try again"))
+        }
         Ok(Err(words)) => {
             Err(unavailable(&format!("node {node} did not answer: {words}"), "try again"))
         }
@@ -179,7 +189,7 @@ async fn read_reply(door: &Door, read: Read) -> Reply {
     }
 }
 
-async fn ask(agent: &Connection, question: &AgentQuery) -> Result<AgentAnswer, String> {
+pub(crate) async fn ask(agent: &Connection, question: &AgentQuery) -> Result<AgentAnswer, String> {
     let (mut writer, mut reader) = agent.open_bi().await.map_err(|lost| lost.to_string())?;
     writer.send(question).await.map_err(|error| error.to_string())?;
     writer.finish();

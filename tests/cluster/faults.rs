@@ -75,6 +75,11 @@ fn a_killed_worker_costs_little() -> Result<()> {
 }
 
 #[test]
+fn a_killed_worker_of_rank_zero_costs_little() -> Result<()> {
+    a_task_is_killed("worker0")
+}
+
+#[test]
 fn a_killed_server_costs_little() -> Result<()> {
     a_task_is_killed("server0")
 }

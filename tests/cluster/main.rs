@@ -6,6 +6,8 @@ mod assignment;
 mod common;
 mod data;
 mod faults;
+mod forks;
+mod hdfs;
 mod life;
 mod malformed;
 mod readme;

@@ -15,13 +15,13 @@ use harness::{Cluster, ClusterOptions, wait};
 use crate::common::{MINUTE, show, submit, wait_shape, wait_steps};
 
 /// Steps compared after each rescale, and how much the losses may differ.
-const STEPS: u64 = 50;
-const TOLERANCE: f64 = 1e-4;
+pub(crate) const STEPS: u64 = 50;
+pub(crate) const TOLERANCE: f64 = 1e-4;
 
-const BATCH: &str = "60";
+pub(crate) const BATCH: &str = "60";
 
 /// Loss of the whole data set after each step, as a worker printed it.
-fn losses(output: &str) -> BTreeMap<u64, f64> {
+pub(crate) fn losses(output: &str) -> BTreeMap<u64, f64> {
     output
         .lines()
         .filter_map(|line| {
@@ -32,9 +32,9 @@ fn losses(output: &str) -> BTreeMap<u64, f64> {
 }
 
 /// Processes of a run that no daemon watches.
-struct Control {
+pub(crate) struct Control {
     children: Vec<Child>,
-    output: PathBuf,
+    pub(crate) output: PathBuf,
 }
 
 impl Drop for Control {
@@ -48,7 +48,7 @@ impl Drop for Control {
 
 /// Trains on from a checkpoint as one server and one worker, started by hand: what the job would
 /// have done had it never been touched.
-fn control_run(
+pub(crate) fn control_run(
     cluster: &Cluster,
     optimizer: &str,
     checkpoint: &Path,
@@ -95,7 +95,7 @@ fn control_run(
     Ok(Control { children, output })
 }
 
-fn arguments(optimizer: &str) -> [&str; 5] {
+pub(crate) fn arguments(optimizer: &str) -> [&str; 5] {
     ["--print-steps", "--optimizer", optimizer, "--step-ms", "10"]
 }
 
@@ -112,6 +112,47 @@ fn newest_checkpoint(shown: &serde_json::Value) -> Result<(u64, PathBuf)> {
     let name = manifest.file_stem().context("no name")?.to_string_lossy().into_owned();
     let folder = name.strip_prefix("manifest-").context("not a manifest")?;
     Ok((step, manifest.with_file_name(folder)))
+}
+
+/// A generation that went on from a checkpoint at a step.
+pub(crate) struct Rescaled<'a> {
+    pub(crate) job: &'a str,
+    pub(crate) generation: &'a str,
+    pub(crate) shape: &'a str,
+    pub(crate) step: u64,
+}
+
+impl Rescaled<'_> {
+    /// Its losses are those of a run that goes on from the same checkpoint untouched.
+    pub(crate) fn equals_control(
+        &self,
+        cluster: &Cluster,
+        optimizer: &str,
+        checkpoint: &Path,
+        port: u16,
+    ) -> Result<()> {
+        let Self { job, generation, shape, step } = *self;
+        let args = ["logs", job, "--task", "worker0", "--generation", generation, "--bytes"];
+        let rescaled = losses(&cluster.run(args.iter().chain(&["1000000"]))?);
+        let control = control_run(cluster, optimizer, checkpoint, port)?;
+        let expected = wait::until("the control run", MINUTE + Duration::from_secs(30), || {
+            let found = losses(&fs::read_to_string(&control.output)?);
+            Ok((found.len() as u64 > STEPS).then_some(found))
+        })
+        .with_context(|| fs::read_to_string(&control.output).unwrap_or_default())?;
+        let mut worst: f64 = 0.0;
+        for step in step + 1..=step + STEPS {
+            let rescaled =
+                rescaled.get(&step).with_context(|| format!("step {step} is missing"))?;
+            let control = expected.get(&step).with_context(|| format!("no control at {step}"))?;
+            worst = worst.max((rescaled - control).abs());
+        }
+        talk(&format!(
+            "{optimizer} to {shape} at step {step}: losses differ by {worst:.1e} at most"
+        ));
+        ensure!(worst <= TOLERANCE, "{shape} differs by {worst} within {STEPS} steps");
+        Ok(())
+    }
 }
 
 /// With blocks of parameters where MXNet puts them, or where the master does.
@@ -145,25 +186,8 @@ fn rescaled_equals_control(optimizer: &str, assigned: bool, port: u16) -> Result
         let by = if assigned { "best" } else { "mxnet" };
         ensure!(spread["algorithm"] == by && spread["blocks"] == 4, "spread: {spread}");
         let generation = shown["generation"].as_str().context("no generation")?.to_owned();
-        let args = ["logs", &job, "--task", "worker0", "--generation", &generation, "--bytes"];
-        let rescaled = losses(&cluster.run(args.iter().chain(&["1000000"]))?);
-        let control = control_run(&cluster, optimizer, &checkpoint, port)?;
-        let expected = wait::until("the control run", MINUTE + Duration::from_secs(30), || {
-            let found = losses(&fs::read_to_string(&control.output)?);
-            Ok((found.len() as u64 > STEPS).then_some(found))
-        })
-        .with_context(|| fs::read_to_string(&control.output).unwrap_or_default())?;
-        let mut worst: f64 = 0.0;
-        for step in step + 1..=step + STEPS {
-            let rescaled =
-                rescaled.get(&step).with_context(|| format!("step {step} is missing"))?;
-            let control = expected.get(&step).with_context(|| format!("no control at {step}"))?;
-            worst = worst.max((rescaled - control).abs());
-        }
-        talk(&format!(
-            "{optimizer} to {shape} at step {step}: losses differ by {worst:.1e} at most"
-        ));
-        ensure!(worst <= TOLERANCE, "{shape} differs by {worst} within {STEPS} steps");
+        let run = Rescaled { job: &job, generation: &generation, shape: &shape, step };
+        run.equals_control(&cluster, optimizer, &checkpoint, port)?;
     }
     cluster.run(["cancel", &job, "--now"])?;
     cluster.wait_no_task()

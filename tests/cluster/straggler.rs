@@ -2,7 +2,6 @@
 //! once, and the node flagged. Slowness of all names nobody; a lone worker stays where it is.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -64,7 +63,7 @@ impl Drop for Slow {
     }
 }
 
-fn workers_on(folder: &PathBuf, nodes: &[String]) -> Vec<i32> {
+fn workers_on(folder: &std::path::Path, nodes: &[String]) -> Vec<i32> {
     tasks_below(folder)
         .into_iter()
         .filter(|task| task.role().starts_with("worker"))
@@ -78,7 +77,8 @@ fn cluster(nodes: u32) -> Result<Cluster> {
     let mut options = ClusterOptions::quick(&[]);
     options.nodes =
         (1..=nodes).map(|node| NodeOptions { name: format!("n{node}"), cpus: 1.3 }).collect();
-    options.master_toml.push_str(&format!("[stragglers]\nwindow = \"{WINDOW_S}s\"\n"));
+    let stragglers = format!("[stragglers]\nwindow = \"{WINDOW_S}s\"\n");
+    options.master_toml.push_str(&stragglers);
     let cluster = Cluster::start(&options)?;
     let script = harness::binaries::checkout().join("tests/cluster/scripts/paced.py");
     fs::copy(script, cluster.environment.scripts.join("paced.py"))?;

@@ -36,7 +36,7 @@ impl Binaries {
     }
 
     fn build_now() -> Result<Self> {
-        // As these tests themselves were built.
+        // Figures are of what runs in production; tests keep the checks of a debug build.
         let profile: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
         let output = Command::new(env!("CARGO"))
             .args(["build", "--message-format", "json-render-diagnostics"])

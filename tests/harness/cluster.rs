@@ -395,6 +395,9 @@ impl Drop for Cluster {
         for task in self.tasks() {
             process::signal(task.pid, Signal::SIGKILL);
         }
+        for server in process::fork_servers_below(&self.folder) {
+            process::signal(server.pid, Signal::SIGKILL);
+        }
         self.environment.clean();
         if self.keep || std::thread::panicking() {
             process::talk(&format!("kept for a look: {}", self.folder.display()));

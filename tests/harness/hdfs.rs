@@ -33,15 +33,13 @@ pub struct HdfsOptions {
     /// 1, or 2 for a pair with the nameservice `optimus`; the first is active.
     pub name_nodes: u32,
     pub data_nodes: u32,
-    /// Bytes of each DataNode's disk; 0 for the real one.
-    pub disk_bytes: u64,
     /// Hadoop's settings, over those that tests need.
     pub settings: Vec<(String, String)>,
 }
 
 impl Default for HdfsOptions {
     fn default() -> Self {
-        Self { name_nodes: 1, data_nodes: 2, disk_bytes: 0, settings: Vec::new() }
+        Self { name_nodes: 1, data_nodes: 2, settings: Vec::new() }
     }
 }
 
@@ -85,7 +83,6 @@ impl Hdfs {
         command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx768m", "-Xshare:auto"]);
         command.arg("-cp").arg(class_path(&place)).arg(PROGRAM).arg(&folder);
         command.args([options.name_nodes.to_string(), options.data_nodes.to_string()]);
-        command.arg(options.disk_bytes.to_string());
         command.args(options.settings.iter().map(|(name, value)| format!("{name}={value}")));
         command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|error| format!("cannot run java: {error}"))?;

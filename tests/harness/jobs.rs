@@ -9,6 +9,8 @@ use crate::setup::Environment;
 pub struct JobFile {
     pub name: String,
     pub script: String,
+    /// Of the interpreter.
+    pub flags: Vec<String>,
     pub arguments: Vec<String>,
     pub mode: &'static str,
     /// `global = 64` or `per_worker = 32`.
@@ -44,6 +46,7 @@ impl JobFile {
         Self {
             name: name.to_owned(),
             script: script.to_owned(),
+            flags: Vec::new(),
             arguments: Vec::new(),
             mode: "sync",
             batch: "global = 64".to_owned(),
@@ -69,6 +72,7 @@ impl JobFile {
         let quote = |text: &str| serde_json::Value::from(text).to_string();
         let script = environment.scripts.join(&self.script);
         let mut command = vec![environment.python.display().to_string()];
+        command.extend(self.flags.iter().cloned());
         command.push(script.display().to_string());
         command.extend(self.arguments.iter().cloned());
         let command: Vec<_> = command.iter().map(|word| quote(word)).collect();

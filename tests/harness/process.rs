@@ -56,10 +56,39 @@ fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
+/// A process that forks tasks, and is none.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ForkServer {
+    pub pid: i32,
+    /// `node/job/threads`, from its environment.
+    pub name: String,
+}
+
+/// Every living fork server of the agents of one cluster.
+#[must_use]
+pub fn fork_servers_below(folder: &Path) -> Vec<ForkServer> {
+    let found = below(folder, "OPTIMUS_FORK_SERVER");
+    found.into_iter().map(|(pid, name)| ForkServer { pid, name }).collect()
+}
+
+/// The parent of a living process.
+#[must_use]
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Every living process whose generation folder lies below `folder`: the tasks of one cluster,
 /// children included.
 #[must_use]
 pub fn tasks_below(folder: &Path) -> Vec<TaskProcess> {
+    // A fork server's own mark is none.
+    let found = below(folder, "OPTIMUS_TASK").into_iter().filter(|(_, task)| task != "-");
+    found.map(|(pid, task)| TaskProcess { pid, task }).collect()
+}
+
+/// Living processes with a folder below `folder`, and what a variable of theirs says.
+fn below(folder: &Path, name: &str) -> Vec<(i32, String)> {
     let folder = folder.to_string_lossy();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut found: Vec<_> = entries
@@ -71,9 +100,9 @@ pub fn tasks_below(folder: &Path) -> Vec<TaskProcess> {
             if !variable(&environment, "OPTIMUS_DIR")?.starts_with(folder.as_ref()) {
                 return None;
             }
-            let task = variable(&environment, "OPTIMUS_TASK")?.to_owned();
+            let value = variable(&environment, name)?.to_owned();
             // A zombie runs nothing; it only waits for its parent to look.
-            (state(pid)? != 'Z').then_some(TaskProcess { pid, task })
+            (state(pid)? != 'Z').then_some((pid, value))
         })
         .collect();
     found.sort();

@@ -15,6 +15,8 @@ pub(crate) struct Story {
     /// Each prediction of the time left, when it was made.
     predictions: Vec<(Duration, f64)>,
     first_step: Option<Duration>,
+    /// Its profiling was over.
+    measured: Option<Duration>,
     /// As last measured.
     steps_per_s: Value,
     ended: Option<Duration>,
@@ -35,6 +37,7 @@ impl Story {
             shape: (0, 0),
             predictions: Vec::new(),
             first_step: None,
+            measured: None,
             steps_per_s: Value::Null,
             ended: None,
             last: Value::Null,
@@ -47,6 +50,9 @@ impl Story {
         self.shape = (count("servers"), count("workers"));
         if row["step"].as_u64().is_some_and(|step| step > 0) {
             self.first_step.get_or_insert(at);
+        }
+        if self.first_step.is_some() && self.phase == "RUNNING" {
+            self.measured.get_or_insert(at);
         }
         if row["steps_per_s"].is_number() {
             self.steps_per_s = row["steps_per_s"].clone();
@@ -89,6 +95,16 @@ impl Story {
     /// Changes of shape that rounds made while the job trained, profiling apart.
     pub(crate) fn rescales_while_running(&self) -> usize {
         self.decisions().filter(|decision| decision["profiling"] == false).count()
+    }
+
+    /// Seconds that it stood still because rounds moved it, and seconds from the end of its
+    /// profiling to its last step.
+    pub(crate) fn lost(&self) -> (f64, f64) {
+        let moves = self.decisions().filter(|decision| decision["profiling"] == false);
+        let lost_s = moves.filter_map(|decision| decision["cost_s"].as_f64()).sum();
+        let trained =
+            self.ended.unwrap_or_default().saturating_sub(self.measured.unwrap_or_default());
+        (lost_s, trained.as_secs_f64())
     }
 
     /// A rescale after which the loss did not continue where it was.

@@ -8,7 +8,7 @@ slices, each with a key and a buffer of its own. The script's keys stay what the
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
 
@@ -33,7 +33,7 @@ class _Block:
         self.number = number
         self.keys = [key for key, _, _ in parts]
         self.parts = list(parts)
-        self._buffers: Dict[Tuple[str, int], List[Any]] = {}
+        self._buffers: Dict[Tuple[int, Any], List[Any]] = {}
 
     @property
     def cut(self) -> bool:
@@ -46,7 +46,7 @@ class _Block:
     def _slices_of(self, device: int, array: Any) -> List[Any]:
         if array.stype != "default":
             array = array.tostype("default")
-        whole, *parts = self._buffers_for("push", device, array)
+        whole, *parts = self._buffers_for(device, array)
         # The whole first: an array that has been through a convolution may lie in an
         # MKLDNN layout, of which no slice can be taken. Copies, since views of one array
         # wait for each other in MXNet's engine.
@@ -58,25 +58,29 @@ class _Block:
         return parts
 
     def receiving(self, arrays: List[Any]) -> List[List[Any]]:
-        """Buffers to pull each slice into, for each device's array."""
+        """Arrays to pull each slice into, for each device's array.
+
+        They are those that were pushed: the engine keeps the order, and the stock store
+        receives into what was pushed anyway.
+        """
         return _turned([
-            self._buffers_for("pull", number, array)[1:] for number, array in enumerate(arrays)
+            self._buffers_for(number, array)[1:] for number, array in enumerate(arrays)
         ])
 
     def received(self, arrays: List[Any]) -> None:
         """Put what was pulled together into each device's array."""
         for number, array in enumerate(arrays):
-            whole, *parts = self._buffers_for("pull", number, array)
+            whole, *parts = self._buffers_for(number, array)
             mx.nd.concat(*parts, dim=0, out=whole)
             whole.reshape(array.shape).copyto(array)
 
-    def _buffers_for(self, use: str, device: int, array: Any) -> List[Any]:
+    def _buffers_for(self, device: int, array: Any) -> List[Any]:
         """An array for the whole block, flat, and one for each slice."""
-        found = self._buffers.get((use, device))
-        if found is None or found[0].dtype != array.dtype or found[0].context != array.context:
+        found = self._buffers.get((device, array.dtype))
+        if found is None or found[0].context != array.context:
             sizes = [array.size] + [elements for _, _, elements in self.parts]
             found = [mx.nd.empty((n,), ctx=array.context, dtype=array.dtype) for n in sizes]
-            self._buffers[(use, device)] = found
+            self._buffers[(device, array.dtype)] = found
         return found
 
 
@@ -94,6 +98,9 @@ class AssignedKVStore(mx.kv.KVStore):
         self._blocks: Dict[Key, _Block] = {}
         # Gives out the keys, once the blocks are placed.
         self._chosen: Optional[layout.Keys] = None
+        # Keys that are initialised and never pushed, such as running means: no traffic to
+        # balance, so nobody assigns them.
+        self.untrained: Set[Key] = set()
 
     @property
     def waits(self) -> bool:
@@ -101,17 +108,28 @@ class AssignedKVStore(mx.kv.KVStore):
         return self._waiting is not None
 
     def waiting_sizes(self) -> List[int]:
-        """Elements of the blocks that wait, in the order of initialisation."""
-        return [entry.value.size for entry in self._waiting or []]
+        """Elements of the blocks that wait to be assigned, in the order of initialisation."""
+        waiting = self._waiting or []
+        return [entry.value.size for entry in waiting if entry.key not in self.untrained]
 
     def place(self, blocks: Sequence[Sequence[Tuple[int, int]]]) -> None:
-        """Choose the keys for the parts (server, elements) of each waiting block.
+        """Choose the keys for the parts (server, elements) of :meth:`waiting_sizes`' blocks.
 
         Raises LayoutError. :meth:`initialise` must follow.
         """
         self._chosen = layout.Keys(self._servers)
-        for entry, parts in zip(self._waiting or [], blocks):
-            self._add(entry.key, self._chosen.of(parts))
+        assigned = iter(blocks)
+        for entry in self._waiting or []:
+            if entry.key in self.untrained:
+                self._add_whole(entry)
+            else:
+                self._add(entry.key, self._chosen.of(next(assigned)))
+
+    def _add_whole(self, entry: _Waiting) -> None:
+        """Place a block that nobody assigns, in turn."""
+        assert self._chosen is not None, "the others are placed"
+        server = len(self._blocks) % self._servers
+        self._add(entry.key, self._chosen.of([(server, entry.value.size)]))
 
     def _add(self, key: Key, parts: List[Tuple[int, int, int]]) -> None:
         number = key if isinstance(key, int) else len(self._blocks)
@@ -150,8 +168,7 @@ class AssignedKVStore(mx.kv.KVStore):
         elif self._chosen is not None:
             # Initialised when the others had been placed: the master knows nothing of it.
             for entry in entries:
-                server = len(self._blocks) % self._servers
-                self._add(entry.key, self._chosen.of([(server, entry.value.size)]))
+                self._add_whole(entry)
             self._init_all(entries)
 
     def _init_all(self, entries: List[_Waiting]) -> None:

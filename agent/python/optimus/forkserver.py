@@ -29,8 +29,9 @@ import sys
 import threading
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
-# The priority of an import that nobody waits for yet, while a training process needs the cores.
-NICE = 10
+# The priority of an import that nobody waits for yet. It takes a second of a core, and must be
+# over within the three that a rescale is announced ahead, also beside training on all cores.
+NICE = 2
 SETUP_S_MAX = 5.0
 ERROR_TEXT_MAX = 500
 PR_SET_NAME = 15
@@ -305,7 +306,10 @@ def _run(order: Order) -> int:
     import numpy
 
     numpy.random.seed()
+    # What modules have noted of a start that was another one's.
     tempfile.tempdir = None
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()  # type: ignore
     script = order.command[order.script]
     sys.argv = order.command[order.script:]
     if hasattr(sys, "orig_argv"):

@@ -124,7 +124,7 @@ class Holder:
             self._handled.add(request.id)
             visit.withdraw()
             self._reporter.send(
-                "failed", checkpoint=request.id, error=describe(error)[:ERROR_TEXT_MAX]
+                "failed", checkpoint=request.id, error=_words(error)
             )
 
     def _meet(self, visit: "_Visit") -> Optional[Dict[str, Any]]:
@@ -160,7 +160,7 @@ class Holder:
         except Withdrawn:
             raise
         except Exception as error:
-            visit.tell_done(describe(error)[:ERROR_TEXT_MAX])
+            visit.tell_done(_words(error))
             raise
         visit.tell_done(None)
         self._reporter.send("saved", **saved)
@@ -190,7 +190,7 @@ class Holder:
             saved = completing.result()
         except Exception as error:  # pylint: disable=broad-except
             self._reporter.send(
-                "failed", checkpoint=completing.checkpoint, error=describe(error)[:ERROR_TEXT_MAX]
+                "failed", checkpoint=completing.checkpoint, error=_words(error)
             )
         else:
             self._reporter.send("saved", **saved)
@@ -384,6 +384,12 @@ class _Repeat:
             return False
         self._next = now + REPEAT_S
         return True
+
+
+def _words(error: Exception) -> str:
+    # The gateway's texts are storage's own.
+    own = isinstance(error, (gateway.StorageAway, gateway.GatewayRefused))
+    return (str(error) if own else describe(error))[:ERROR_TEXT_MAX]
 
 
 def _replace(path: str, document: Dict[str, Any]) -> None:

@@ -87,6 +87,8 @@ class Job:
         self._epoch_reports: Deque[Dict[str, Any]] = deque(maxlen=EPOCH_REPORTS_KEPT)
         self._batch: Optional[sampler.Batch] = None
         self._began = 0.0
+        # Instants of this process's beginning: here, before and after the store, at the loop.
+        self._marks = [time.monotonic()]
         self._loss: Any = None
         self._missed_next = 0.0
         self._finished = False
@@ -152,6 +154,8 @@ class Job:
 
         It waits for all processes of the job. Initialising a parameter in it restores
         its value, and setting the optimizer restores the optimizer's states.
+        Where the master assigns blocks to servers, what was initialised gets its value
+        with the first push or pull, at the latest when the loop begins.
         """
         if self._store is None and self.distributed:
             self._store = self._open_store()
@@ -269,6 +273,7 @@ class Job:
         from .store import Store
 
         settings = self.settings
+        self._marks.append(time.monotonic())
         store = Store(
             settings.mode, self.gradient_scale, self._resume, settings.servers,
             self._assign if settings.assigned else None,
@@ -276,6 +281,7 @@ class Job:
         # Once more, to run before what importing MXNet has registered by now.
         atexit.register(self._at_exit, os.getpid())
         self.rank = store.rank
+        self._marks.append(time.monotonic())
         self._reporter.set_rank(self.rank)
         return store
 
@@ -316,6 +322,7 @@ class Job:
                 settings.global_batch, settings.worker_batch, shuffle,
             )
         self._epoch = Epoch(self._sampler.epoch, self._run_epoch)
+        self._marks.append(time.monotonic())
         self._reporter.hello(samples_per_epoch=self._sampler.samples)
         self._make_holder()
         return self._sampler
@@ -378,12 +385,21 @@ class Job:
             batch.step, batch.epoch, loss, round(duration_s, 6),
             round(max(0.0, duration_s - waited_s), 6), batch.samples,
         ))
+        if self._marks:
+            self._tell_begun()
         self._tell_rate(batch.step)
         if loop.epoch_over:
             self._end_epoch()
         if boundary:
             self._reporter.flush_stale()
             self._boundary()
+
+    def _tell_begun(self) -> None:
+        # At once: the first step ends a pause, and whoever counts it waits for the report.
+        marks, self._marks = [*self._marks, time.monotonic()], []
+        parts = [round(later - earlier, 6) for earlier, later in zip(marks, marks[1:])]
+        if len(parts) == 4:
+            self._reporter.send("begun", parts_s=parts)
 
     def _tell_rate(self, step: int) -> None:
         # All workers have the same one, and asynchronously only rank 0's counts.

@@ -83,7 +83,14 @@ class Store(AssignedKVStore):
         firsts = [self._first_value(*pair) for pair in zip(keys, values)]
         for name, target in zip(keys, outs):
             self._local[name] = _arrays(target)[0]
-        super().broadcast(keys, firsts, outs, priority)
+        if self._resume is None or self.rank != 0 or self.waits or self.assigned_layout():
+            super().broadcast(keys, firsts, outs, priority)
+            return
+        # It has the values already: the others need the servers to send them theirs.
+        super().init(keys, firsts)
+        for first, target in zip(firsts, outs):
+            for array in _arrays(target):
+                first.copyto(array)
 
     def _first_value(self, key: Key, value: Any) -> Any:
         """What the store starts with: the restored value if there is one."""
@@ -107,8 +114,11 @@ class Store(AssignedKVStore):
         return mx.nd.array(restored, dtype=restored.dtype)
 
     def block_sizes(self) -> List[int]:
-        """Elements of each block so far, in the order of initialisation."""
-        return [int(numpy.prod(shape)) for shape in self._shapes.values()]
+        """Elements of each block that is trained, in the order of initialisation."""
+        return [size for key, size in self._sizes() if key not in self.untrained]
+
+    def _sizes(self) -> List[Tuple[Key, int]]:
+        return [(key, int(numpy.prod(shape))) for key, shape in self._shapes.items()]
 
     def open(self) -> None:
         """Place and initialise the blocks of a store that waits for their assignment.
@@ -250,7 +260,7 @@ class Store(AssignedKVStore):
             else:
                 local = self._local.get(key)
                 dtype = numpy.float32 if local is None else local.dtype
-                arrays[key] = mx.nd.zeros(self._shapes[key], dtype=dtype)
+                arrays[key] = mx.nd.empty(self._shapes[key], dtype=dtype)
                 super().pull([key], [arrays[key]])
         return arrays
 
@@ -267,7 +277,7 @@ class Store(AssignedKVStore):
         # A string key has the number, on the servers, of its turn at initialisation.
         sizes = {
             key if isinstance(key, int) else number: size
-            for number, (key, size) in enumerate(zip(self._shapes, self.block_sizes()))
+            for number, (key, size) in enumerate(self._sizes())
         }
         return layout.StockLayout(self._servers, self._bound, sizes)
 

@@ -43,6 +43,8 @@ class Trainer(mx.gluon.Trainer):
             )
         # The very expression by which step() checks that the scale has not changed.
         store.gradient_scale = self._scale / self._samples_per_update
+        indices = enumerate(self._params)
+        store.untrained.update(index for index, p in indices if p.grad_req == "null")
         self._init_kvstore()
         self._init_params()
         store.open()

@@ -214,6 +214,8 @@ class Rescale(unittest.TestCase):
         ) as second:
             second.wait_for_step(14)
             after = re.findall(r"^state 12 (.*)$", second.output("worker0"), re.M)
+            # Weight and bias of two layers, scale and offset; means are nobody's traffic.
+            self.assertEqual(second.seen("blocks")[0]["sizes"], [4, 4, 4, 108, 1, 144])
         self.assertEqual(len(before), 1)
         self.assertEqual(after, before)
 

@@ -55,12 +55,14 @@ impl Agent {
 
     /// What this node knows of its jobs beside their progress.
     pub(super) fn notes(&self) -> Notes {
+        let telemetry = self.live.values().filter_map(|live| live.telemetry.as_ref());
         Notes {
             blocks: self.blocks_told(),
             arrivals: self.arrival_reports(),
             links: self.link_reports(),
             troubles: self.troubles(),
             data: self.data_told(),
+            begun: telemetry.flat_map(|t| t.begun_reports()).collect(),
         }
     }
 

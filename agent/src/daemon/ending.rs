@@ -12,8 +12,8 @@ use crate::task::stop::{Step, Stop, name_unkillable};
 
 /// Processes that outlive their task's first one get this long between TERM and KILL.
 const LEFTOVER_GRACE_MS: u64 = 2000;
-/// A last report needs this long to come out of the socket.
-const SETTLE_MS: u64 = 20;
+/// Ends that come together are looked at together. A last report lies in the socket by then.
+const SETTLE_MS: u64 = 3;
 const LOOK_EVERY_MS_MAX: u64 = 400;
 
 /// One task with everything that ends it.
@@ -82,6 +82,15 @@ impl Agent {
         self.first_process_ended(mark.key, mark.task, exit, now);
     }
 
+    /// Its fork server has ended before it: from now on it is looked at now and then.
+    pub(super) fn on_orphaned(&mut self, mark: &Mark, now: Millis) {
+        let live = self.live.get_mut(&mark.key).and_then(|live| live.tasks.get_mut(&mark.task));
+        if let Some(live) = live {
+            live.adopted = true;
+            self.look_soon(now, 0);
+        }
+    }
+
     fn first_process_ended(&mut self, key: Key, task: Task, exit: Exit, now: Millis) {
         let held = self.ledger.generations.get(&key);
         let by_itself = held.is_none_or(|held| held.stopping.is_none());
@@ -110,7 +119,8 @@ impl Agent {
             }
         }
         for (key, task) in gone {
-            let reason = "ended; the agent had restarted and cannot know its exit code".to_owned();
+            let reason = "ended; whoever started it was gone, and nobody can know its exit code";
+            let reason = reason.to_owned();
             self.first_process_ended(key, task, Exit { reason, ..Exit::default() }, now);
         }
     }

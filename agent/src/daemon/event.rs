@@ -1,14 +1,15 @@
 //! What the agent's loop is told.
 
-use model::CheckpointId;
 use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
 use model::notes::{Extras, Notes};
+use model::{CheckpointId, JobId};
 use tokio::sync::oneshot;
 
 use crate::dataset::Known;
 use crate::ledger::Key;
 use crate::probe::gpu::Reading;
 use crate::procfs::Mark;
+use crate::task::forkserver::Gone;
 use crate::task::process::Started;
 use crate::telemetry::Datagram;
 
@@ -31,6 +32,17 @@ pub(crate) enum Event {
         mark: Mark,
         code: Option<i32>,
         signal: Option<i32>,
+    },
+    /// The first process of a task lives on, and nobody will tell of its end.
+    Orphaned {
+        mark: Mark,
+    },
+    /// `start` is the number of the start that it was.
+    ForkServerEnded {
+        job: JobId,
+        threads: u64,
+        start: u32,
+        gone: Gone,
     },
     Report {
         key: Key,

@@ -6,6 +6,8 @@ mod beat;
 mod data;
 mod ending;
 mod event;
+mod forks;
+mod live;
 mod order;
 mod reader;
 mod recover;
@@ -15,17 +17,17 @@ mod start;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired, Exit};
-use model::notes::{BlockPart, Extras};
-use model::{BootId, CheckpointId, Millis, NodeId, OnDisconnect, Task};
-use tokio::sync::{mpsc, watch};
+use model::agent::{AgentAnswer, AgentQuery, Desired, ProbeAct};
+use model::notes::Extras;
+use model::{BootId, Generation, JobId, Millis, NodeId, OnDisconnect, Task};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::checkpoint;
 use crate::clock;
-use crate::config::Settings;
-use crate::gateway::{Gateway, Served};
+use crate::config::{Settings, TaskUser};
+use crate::gateway::Gateway;
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
 use crate::probe::gpu::Gpus;
@@ -34,18 +36,21 @@ use crate::procfs::Mark;
 use crate::session::Beat;
 use crate::systemd::Systemd;
 use crate::task::output::Logs;
-use crate::task::stop::Stop;
-use crate::telemetry::{self, Telemetry};
-use data::Data;
-use reader::{Reader, read_socket};
+use crate::telemetry;
+use reader::read_socket;
+
+use live::{Ended, Folder, Live, LiveTask};
 
 pub(crate) use event::Event;
 
 /// Events that wait for the loop. A full queue holds the senders back: sockets fill up then, and
 /// training processes drop reports rather than wait.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Least time between two heartbeats, however much happens.
+/// Least mean time between two heartbeats, however much happens.
 const COALESCE_MS: u64 = 100;
+/// News leave at once, until so many heartbeats came close together: half of what a master lets
+/// through.
+const BEATS_AT_ONCE: u64 = 10;
 /// Longest answer to a question for a log.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How often sizes of logs are looked at while tasks run, and first children of an earlier life
@@ -84,6 +89,7 @@ pub(crate) struct Agent {
     started_at: Millis,
     reports_dropped: u64,
     systemd: Systemd,
+    forks: forks::Forks,
     due: Due,
 }
 
@@ -91,66 +97,14 @@ pub(crate) struct Agent {
 #[derive(Clone, Copy, Debug)]
 struct Due {
     beat: Millis,
-    beat_sent: Millis,
+    /// When the heartbeats so far are paid for, at one in [`COALESCE_MS`].
+    beat_paid: Millis,
     look: Millis,
     look_every_ms: u64,
     watch: Millis,
 }
 
 const NEVER: Millis = Millis(u64::MAX);
-
-/// What is known in memory of a held generation.
-#[derive(Debug, Default)]
-struct Live {
-    telemetry: Option<Telemetry>,
-    reader: Reader,
-    /// The tasks' way to storage; none where it could not be opened again.
-    files: Option<Served>,
-    tasks: BTreeMap<Task, LiveTask>,
-    /// Set to keep a launch under way from starting more.
-    cancelled: Arc<AtomicBool>,
-    folder: Folder,
-    /// Why the present checkpoint fails here.
-    trouble: Option<(CheckpointId, String)>,
-    /// `control.json` shows the ledger's order.
-    control_written: bool,
-    /// What `assignment.json` says, once it is there.
-    assignment: Option<Vec<Vec<BlockPart>>>,
-    seen: sockets::Seen,
-    data: Data,
-}
-
-/// How far the folder of the present checkpoint has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Folder {
-    #[default]
-    None,
-    Making(CheckpointId),
-    Made(CheckpointId),
-    Failed(CheckpointId),
-}
-
-/// A task that may have processes.
-#[derive(Debug, Default)]
-struct LiveTask {
-    /// Its process group, where that is proved to be its own: the leader lived when it was last
-    /// looked up, and the group has not been seen empty since.
-    group: Option<i32>,
-    /// Started by an earlier life of the agent: nobody tells of its end.
-    adopted: bool,
-    /// How its first process ended.
-    ended: Option<Ended>,
-    stop: Option<Stop>,
-    /// A process of it that lives on after the first one.
-    survivor: Option<i32>,
-}
-
-#[derive(Clone, Debug)]
-struct Ended {
-    exit: Exit,
-    /// Before anybody asked for it.
-    by_itself: bool,
-}
 
 /// What an [`Agent`] is made from.
 #[derive(Debug)]
@@ -251,12 +205,19 @@ impl Agent {
                 self.write_assignments(now);
                 self.bring_data();
             }
-            Event::Query(query, reply) => {
+            Event::Query(AgentQuery::Probe { folder, name, act }, reply) => {
+                probe_folder(self.settings.user.clone(), folder, name, act, reply);
+            }
+            Event::Query(AgentQuery::Log { job, generation, task, bytes_max }, reply) => {
                 // Whoever asked may be gone: then nobody needs the answer.
-                let _ = reply.send(self.answer(&query));
+                let _ = reply.send(self.log(job, generation, task, bytes_max));
             }
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
+            Event::Orphaned { mark } => self.on_orphaned(&mark, now),
+            Event::ForkServerEnded { job, threads, start, gone } => {
+                self.on_fork_server_ended((job, threads), start, &gone, now);
+            }
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
@@ -284,6 +245,7 @@ impl Agent {
         if !self.obey(now) {
             self.desired = before;
         }
+        self.tend_forks(now);
     }
 
     /// Brings the node closer to the desired set; asked again after each change of the ledger.
@@ -336,7 +298,8 @@ impl Agent {
     }
 
     fn urgent(&mut self, now: Millis) {
-        let soon = self.due.beat_sent.plus(COALESCE_MS).max(now);
+        let soon = self.due.beat_paid.0.saturating_sub(BEATS_AT_ONCE * COALESCE_MS);
+        let soon = Millis(soon).max(now);
         self.due.beat = self.due.beat.min(soon);
     }
 
@@ -361,6 +324,7 @@ impl Agent {
             self.silence_ends_at(),
             self.sockets_due(),
             self.systemd.due(),
+            self.forks.due(),
         ]
         .into_iter()
         .min()
@@ -392,12 +356,15 @@ impl Agent {
         if self.save_again_at <= now {
             self.save(now);
         }
+        if self.forks.due() <= now {
+            self.tend_forks(now);
+        }
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
             self.write_assignments(now);
             if self.connected {
-                self.due.beat_sent = now;
+                self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);
                 let heartbeat = self.heartbeat(now);
                 let beat = Beat { heartbeat, rates: self.rates(), notes: self.notes() };
                 self.heartbeats.send_replace(Some(beat));
@@ -424,10 +391,15 @@ impl Agent {
         }
     }
 
-    fn answer(&self, query: &AgentQuery) -> AgentAnswer {
-        let AgentQuery::Log { job, generation, task, bytes_max } = query;
-        let bytes_max = u64::from(*bytes_max).min(LOG_BYTES_MAX);
-        match self.logs.tail(*job, *generation, *task, bytes_max) {
+    fn log(
+        &self,
+        job: JobId,
+        generation: Option<Generation>,
+        task: Task,
+        bytes_max: u32,
+    ) -> AgentAnswer {
+        let bytes_max = u64::from(bytes_max).min(LOG_BYTES_MAX);
+        match self.logs.tail(job, generation, task, bytes_max) {
             Ok((generation, text)) => AgentAnswer::Log { generation, text },
             Err(why) => AgentAnswer::Refused(why),
         }
@@ -492,6 +464,21 @@ impl Agent {
     fn folder(&self, key: Key) -> PathBuf {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
+}
+
+/// Answers whether a folder of several hosts is one. A file system may not answer at all.
+fn probe_folder(
+    user: TaskUser,
+    folder: String,
+    name: String,
+    act: ProbeAct,
+    reply: oneshot::Sender<AgentAnswer>,
+) {
+    tokio::task::spawn_blocking(move || {
+        let found = checkpoint::probe(&folder, &name, act, &user);
+        // Whoever asked may be gone: then nobody needs the answer.
+        let _ = reply.send(found.map_or_else(AgentAnswer::Refused, AgentAnswer::Probed));
+    });
 }
 
 #[cfg(test)]

@@ -153,6 +153,7 @@ impl Agent {
         self.live.remove(&key);
         self.changed(now);
         self.tidy(vec![key]);
+        self.tend_forks(now);
     }
 
     /// Removes folders of generations that are over, and logs past their bounds. Blocking work:

@@ -70,9 +70,10 @@ impl Agent {
             connected: false,
             reports_dropped: 0,
             systemd: Systemd::new(),
+            forks: super::forks::Forks::default(),
             due: Due {
                 beat: now,
-                beat_sent: Millis(0),
+                beat_paid: Millis(0),
                 look: NEVER,
                 look_every_ms: 25,
                 watch: now,
@@ -90,6 +91,7 @@ impl Agent {
     fn find_tasks(&mut self, now: Millis) {
         let mut uids: BTreeSet<u32> = self.ledger.generations.values().map(|h| h.uid).collect();
         uids.insert(self.settings.user.uid.as_raw());
+        self.end_stale_forks(&uids);
         let census = Census::take(&self.node, &self.settings.state_dir, &uids);
         let tasks: Vec<(Key, model::Task, HeldTask)> = self
             .ledger

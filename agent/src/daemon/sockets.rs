@@ -14,7 +14,8 @@ use crate::probe::sockets::{ESTABLISHED, LISTEN, Socket, Sockets};
 
 /// Between two looks at the servers' connections.
 const LOOK_MS: u64 = 200;
-/// Between two looks for the connections themselves: while some are not there yet, and after.
+/// Between two looks for the connections themselves: at first while some are not there yet, then
+/// ever more, and once all are found.
 const FIND_MS: u64 = 2_000;
 const FIND_AGAIN_MS: u64 = 60_000;
 /// The kernel did not answer: it is asked again then.
@@ -28,6 +29,8 @@ pub(super) struct Seen {
     servers: BTreeMap<u32, (u16, Arrivals)>,
     links: BTreeMap<u32, Vec<SocketAddr>>,
     find_at: Millis,
+    /// Times that not all were found.
+    tries: u32,
 }
 
 /// The line to the kernel, and when it is used next.
@@ -174,7 +177,9 @@ impl Agent {
                 live.seen.links.insert(task.index, made);
             }
         }
-        live.seen.find_at = now.plus(if complete { FIND_AGAIN_MS } else { FIND_MS });
+        let wait_ms = FIND_MS << live.seen.tries.min(5);
+        live.seen.tries = if complete { 0 } else { live.seen.tries.saturating_add(1) };
+        live.seen.find_at = now.plus(if complete { FIND_AGAIN_MS } else { wait_ms });
     }
 
     pub(super) fn arrival_reports(&self) -> Vec<ArrivalReport> {

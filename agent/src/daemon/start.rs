@@ -4,7 +4,6 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +17,8 @@ use crate::gateway::Served;
 use crate::ledger::{Held, HeldTask, Key, State};
 use crate::procfs::Mark;
 use crate::task::environment::{self, Place};
-use crate::task::process::{self, Prepared, Started};
+use crate::task::launch::Starter;
+use crate::task::process::{Prepared, Started};
 use crate::telemetry::{self, Telemetry};
 
 impl Agent {
@@ -44,16 +44,23 @@ impl Agent {
             let why = "cannot start: the ledger cannot be written; free space in state_dir";
             return self.not_started(key, tasks, why, now);
         }
+        let forks = self.forks_for(key.job, launch, now);
         let live = self.live.entry(key).or_default();
-        let cancelled = Arc::clone(&live.cancelled);
-        let (user, events) = (self.settings.user.clone(), self.events.clone());
+        let starter = Starter {
+            user: self.settings.user.clone(),
+            state_dir: self.settings.state_dir.clone(),
+            forks,
+            cancelled: Arc::clone(&live.cancelled),
+        };
+        let events = self.events.clone();
         tracing::info!(%key, tasks = tasks.len(), "starting");
-        tokio::task::spawn_blocking(move || {
-            process::start_all(prepared, &user, &cancelled, |mark, started| {
+        tokio::spawn(starter.start_all(prepared, move |mark, started| {
+            let events = events.clone();
+            async move {
                 // Where the loop has ended, the next life finds the process by its mark.
-                let _ = events.blocking_send(Event::Started { mark, started });
-            });
-        });
+                let _ = events.send(Event::Started { mark, started }).await;
+            }
+        }));
     }
 
     /// Makes all that the tasks need, and their intents in the ledger.
@@ -100,6 +107,8 @@ impl Agent {
                 environment,
                 output,
                 listens_at: root_address(launch, task)?,
+                threads: environment::threads_of(launch, task),
+                gpus: !gpus.is_empty(),
             });
             intents.push((task, HeldTask { gpus, state: State::Intent }));
         }
@@ -182,7 +191,7 @@ impl Agent {
     /// A launch has come to one task.
     pub(super) fn on_started(&mut self, mark: &Mark, started: Started, now: Millis) {
         let (key, task) = (mark.key, mark.task);
-        let (mut child, pid, start_ticks) = match started {
+        let (waiter, pid, start_ticks) = match started {
             Ok(started) => started,
             Err(reason) => {
                 tracing::warn!(task = %mark, reason, "a task is not started");
@@ -205,11 +214,12 @@ impl Agent {
         self.changed(now);
         let (mark, events) = (mark.clone(), self.events.clone());
         tokio::spawn(async move {
-            let status = child.wait().await;
-            let (code, signal) =
-                status.map_or((None, None), |status| (status.code(), status.signal()));
+            let event = match waiter.wait().await {
+                Some((code, signal)) => Event::Ended { mark, code, signal },
+                None => Event::Orphaned { mark },
+            };
             // The loop has ended where nobody listens any more.
-            let _ = events.send(Event::Ended { mark, code, signal }).await;
+            let _ = events.send(event).await;
         });
         self.stop_again(key, now);
     }

@@ -39,6 +39,8 @@ use spool::{Checkpoint, Spool};
 /// does not answer, and launches need some of those threads too.
 const CALLS_MAX: usize = 12;
 
+/// Start of the name of a file that shows that parts can be stored.
+const READY: &str = "ready-";
 /// Parts of a job that is not here are kept for its return, in s.
 const SPOOL_KEPT_S: i64 = 1800;
 /// Manifests and clients that are kept: those of the jobs of this node, mostly.
@@ -136,7 +138,14 @@ impl Gateway {
             self.spool.make_room(of.job, &live)?;
             self.spool.make(&of)?;
             let storage = self.storage(&of.base)?;
-            storage.make_dir(&of.directory()).map_err(|error| transfer::trouble(&error))
+            storage.make_dir(&of.directory()).map_err(|error| transfer::trouble(&error))?;
+            // A folder costs no space: a quota that is used up shows with the first file.
+            let ready = format!("{READY}{}", std::process::id());
+            match storage.publish(&of.file(&ready), b"ready") {
+                // Another host's agent has the same number.
+                Ok(()) | Err(storage::Error::AlreadyExists { .. }) => Ok(()),
+                Err(error) => Err(transfer::trouble(&error)),
+            }
         };
         prepare().map_err(|trouble: Trouble| trouble.words)
     }
@@ -349,8 +358,10 @@ pub(crate) enum Kind {
     Missing,
     /// It is there, and is not what was written.
     Damaged,
-    /// Storage is away or full for now: later it may be well.
+    /// Storage is away for now: soon it may be well.
     Unavailable,
+    /// Storage, or the disk before it, is full: it will be until somebody frees space.
+    Full,
 }
 
 impl Kind {
@@ -359,7 +370,7 @@ impl Kind {
             Self::Refused => "refused",
             Self::Missing => "missing",
             Self::Damaged => "damaged",
-            Self::Unavailable => "unavailable",
+            Self::Unavailable | Self::Full => "unavailable",
         }
     }
 }

@@ -20,9 +20,8 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         | Error::AlreadyExists { .. }
         | Error::TooLarge { .. } => Trouble::new(Kind::Refused, words),
         // Also one that somebody has to mend: permissions, say. Training goes on until then.
-        Error::NoSpace { .. } | Error::Unavailable { .. } | Error::Io { .. } => {
-            Trouble::away(words)
-        }
+        Error::Unavailable { .. } | Error::Io { .. } => Trouble::away(words),
+        Error::NoSpace { .. } => Trouble { kind: Kind::Full, ..Trouble::away(words) },
     }
 }
 
@@ -57,7 +56,8 @@ pub(super) fn upload(
     path: &str,
     (file, bytes): (&mut File, u64),
 ) -> Result<Sum, Trouble> {
-    let options = UploadOptions { block_bytes: Some(block_bytes_for(bytes)), replication: None };
+    let options =
+        UploadOptions { block_bytes: Some(block_bytes_for(bytes)), ..UploadOptions::default() };
     match storage.upload(path, file, options) {
         Ok(sum) => Ok(sum),
         Err(error @ Error::AlreadyExists { .. }) => {

@@ -54,7 +54,7 @@ pub(crate) fn judge(task: &HeldTask, mark: &Mark, boot: &BootId, census: &Census
 
 /// The process that the agent started among those of a task: it leads its group, and no other
 /// process of the task is its parent.
-fn first_of<'a>(members: &[&'a Process]) -> Option<&'a Process> {
+pub(crate) fn first_of<'a>(members: &[&'a Process]) -> Option<&'a Process> {
     let is_child = |process: &Process| members.iter().any(|other| other.pid == process.parent);
     members
         .iter()

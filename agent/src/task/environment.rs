@@ -8,7 +8,7 @@ use model::job::RESERVED_ENVIRONMENT;
 use model::{Batch, Role, Task};
 
 use crate::config::TaskUser;
-use crate::procfs::{FOLDER, MARK, Mark};
+use crate::procfs::{FOLDER, FORK_SERVER, MARK, Mark};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -62,24 +62,11 @@ pub(crate) fn of_task(
     launch: &Launch,
     place: Place<'_>,
 ) -> Result<BTreeMap<String, String>, String> {
-    let mut environment = defaults(place);
     let task = place.mark.task;
-    environment.insert("OMP_NUM_THREADS".to_owned(), threads(launch, task).to_string());
-    for (name, value) in &launch.environment {
-        let reserved = RESERVED_ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
-        // ps-lite binds an inherited PORT, so that two tasks of a node could not live together.
-        if !reserved && name != "PORT" {
-            environment.insert(name.clone(), value.clone());
-        }
-    }
-    if let Some(package) = place.python_package {
-        let own = environment.get("PYTHONPATH").map_or("", String::as_str);
-        let joined = [package.display().to_string(), own.to_owned()];
-        let joined: Vec<_> = joined.into_iter().filter(|part| !part.is_empty()).collect();
-        environment.insert("PYTHONPATH".to_owned(), joined.join(":"));
-    }
+    let threads = threads_of(launch, task);
+    let mut environment =
+        common(&launch.environment, threads, place.folder, place.user, place.python_package);
     let mut set = |name: &str, value: String| environment.insert(name.to_owned(), value);
-    set("PYTHONUNBUFFERED", "1".to_owned());
     set("OPTIMUS_JOB", place.mark.key.job.to_string());
     set("OPTIMUS_GENERATION", place.mark.key.generation.0.to_string());
     set("OPTIMUS_ROLE", task.role.name().to_owned());
@@ -113,15 +100,66 @@ pub(crate) fn of_task(
     Ok(environment)
 }
 
-fn defaults(place: Place<'_>) -> BTreeMap<String, String> {
-    let temporary = place.folder.join("tmp");
+/// Room for the environment of a task where that of its fork server was, beside the job's own.
+const PADDING_BYTES: usize = 8192;
+
+/// The variables of a fork server: what is read before its tasks are known, and room for theirs.
+/// `folder` is its own, `name` says whose it is.
+pub(crate) fn of_fork_server(
+    own: &BTreeMap<String, String>,
+    threads: u64,
+    name: &str,
+    folder: &Path,
+    user: &TaskUser,
+    python_package: Option<&Path>,
+) -> BTreeMap<String, String> {
+    let mut environment = common(own, threads, folder, user, python_package);
+    // It is nobody's task. A task that it forks writes its own mark over the whole block.
+    for (name, value) in [(MARK, "-"), (FORK_SERVER, name), ("CUDA_VISIBLE_DEVICES", "")] {
+        environment.insert(name.to_owned(), value.to_owned());
+    }
+    environment.insert(FOLDER.to_owned(), folder.display().to_string());
+    let bytes = own.iter().fold(PADDING_BYTES, |sum, (name, value)| sum + name.len() + value.len());
+    environment.insert("OPTIMUS_PADDING".to_owned(), "-".repeat(bytes));
+    environment
+}
+
+/// What tasks of one kind share with their fork server.
+fn common(
+    own: &BTreeMap<String, String>,
+    threads: u64,
+    folder: &Path,
+    user: &TaskUser,
+    python_package: Option<&Path>,
+) -> BTreeMap<String, String> {
+    let mut environment = defaults(folder, user);
+    environment.insert("OMP_NUM_THREADS".to_owned(), threads.to_string());
+    for (name, value) in own {
+        let reserved = RESERVED_ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
+        // ps-lite binds an inherited PORT, so that two tasks of a node could not live together.
+        if !reserved && name != "PORT" {
+            environment.insert(name.clone(), value.clone());
+        }
+    }
+    if let Some(package) = python_package {
+        let own = environment.get("PYTHONPATH").map_or("", String::as_str);
+        let joined = [package.display().to_string(), own.to_owned()];
+        let joined: Vec<_> = joined.into_iter().filter(|part| !part.is_empty()).collect();
+        environment.insert("PYTHONPATH".to_owned(), joined.join(":"));
+    }
+    environment.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
+    environment
+}
+
+fn defaults(folder: &Path, user: &TaskUser) -> BTreeMap<String, String> {
+    let temporary = folder.join("tmp");
     // `nobody` has a home that does not exist; many libraries insist on writing there.
-    let home = if place.user.home.is_dir() { &place.user.home } else { &temporary };
+    let home = if user.home.is_dir() { &user.home } else { &temporary };
     [
         ("PATH", PATH.to_owned()),
         ("HOME", home.display().to_string()),
-        ("USER", place.user.name.clone()),
-        ("LOGNAME", place.user.name.clone()),
+        ("USER", user.name.clone()),
+        ("LOGNAME", user.name.clone()),
         ("SHELL", "/bin/sh".to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         ("TMPDIR", temporary.display().to_string()),
@@ -131,13 +169,17 @@ fn defaults(place: Place<'_>) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Threads of a task's own computation: its cores, rounded up.
-fn threads(launch: &Launch, task: Task) -> u64 {
-    let cpus_milli = match task.role {
+/// Threads of a task's own computation.
+pub(crate) fn threads_of(launch: &Launch, task: Task) -> u64 {
+    threads(match task.role {
         Role::Scheduler => 1,
         Role::Server => launch.server.cpus_milli,
         Role::Worker => launch.worker.cpus_milli,
-    };
+    })
+}
+
+/// Cores, rounded up.
+pub(crate) fn threads(cpus_milli: u64) -> u64 {
     cpus_milli.div_ceil(1000).max(1)
 }
 

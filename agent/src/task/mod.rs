@@ -2,6 +2,8 @@
 
 pub(crate) mod adopt;
 pub(crate) mod environment;
+pub(crate) mod forkserver;
+pub(crate) mod launch;
 pub(crate) mod output;
 pub(crate) mod process;
 pub(crate) mod stop;

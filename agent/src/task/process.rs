@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 
 use crate::config::TaskUser;
 use crate::procfs::{self, Mark, Process};
@@ -27,40 +27,42 @@ pub(crate) struct Prepared {
     /// Where the PS scheduler will listen: tried just before it starts, because ps-lite would
     /// end without naming the port, and every other process would wait for ever.
     pub(crate) listens_at: Option<SocketAddr>,
+    /// Threads of its computation, and whether it has GPUs.
+    pub(crate) threads: u64,
+    pub(crate) gpus: bool,
 }
 
-/// A task that was started, or why it could not be.
-pub(crate) type Started = Result<(Child, i32, u64), String>;
+/// Whoever tells how a task's first process ends.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    Child(Child),
+    /// Its fork server; an error where that one ends first.
+    Forked(oneshot::Receiver<End>),
+}
 
-/// Starts tasks one after the other in the given order. Blocks for as long as the file system
-/// does, hence never on the daemon's own thread. After the first failure, or once `cancelled`,
-/// the rest is not started: a generation with a hole only waits for its missing process.
-pub(crate) fn start_all(
-    tasks: Vec<Prepared>,
-    user: &TaskUser,
-    cancelled: &Arc<AtomicBool>,
-    mut report: impl FnMut(Mark, Started),
-) {
-    let mut failed: Option<String> = None;
-    for task in tasks {
-        let mark = task.mark.clone();
-        let started = if cancelled.load(Ordering::Relaxed) {
-            Err("not started: the generation was stopped first".to_owned())
-        } else if let Some(why) = &failed {
-            Err(format!("not started: {why}"))
-        } else {
-            start(task, user)
-        };
-        if let Err(why) = &started
-            && failed.is_none()
-        {
-            failed = Some(format!("{}: {why}", mark.task));
+/// How a process ended: its exit code, or the signal that ended it.
+pub(crate) type End = (Option<i32>, Option<i32>);
+
+/// A task that was started, with its pid and start time, or why it could not be.
+pub(crate) type Started = Result<(Waiter, i32, u64), String>;
+
+impl Waiter {
+    /// How the process ended; none where nobody can know.
+    pub(crate) async fn wait(self) -> Option<End> {
+        match self {
+            Self::Child(mut child) => Some(
+                child.wait().await.map_or((None, None), |status| (status.code(), status.signal())),
+            ),
+            Self::Forked(end) => end.await.ok(),
         }
-        report(mark, started);
     }
 }
 
-fn start(task: Prepared, user: &TaskUser) -> Started {
+/// What must hold before a task is started in any way.
+///
+/// # Errors
+/// In words.
+pub(crate) fn check(task: &Prepared, user: &TaskUser) -> Result<(), String> {
     if user.uid.is_root() {
         return Err("cannot start: a task never runs as root; set task_user".to_owned());
     }
@@ -73,6 +75,12 @@ fn start(task: Prepared, user: &TaskUser) -> Started {
             }
         })?;
     }
+    Ok(())
+}
+
+/// Starts a task from nothing. Blocks for as long as the file system does, hence never on the
+/// daemon's own thread.
+pub(crate) fn start(task: Prepared, user: &TaskUser) -> Started {
     let (program, arguments) = task.command.split_first().ok_or("cannot start: no command")?;
     let errors = task.output.try_clone().map_err(|error| format!("cannot start: {error}"))?;
     let mut command = Command::new(program);
@@ -97,7 +105,7 @@ fn start(task: Prepared, user: &TaskUser) -> Started {
     let pid = pid.ok_or("cannot start: it has no process id")?;
     // Not yet reaped, so the number is still this process's, even where it ended already.
     let start_ticks = procfs::process(pid).map_or(0, |process| process.start_ticks);
-    Ok((child, pid, start_ticks))
+    Ok((Waiter::Child(child), pid, start_ticks))
 }
 
 /// The kernel's error does not say whether it means the program or its folder.

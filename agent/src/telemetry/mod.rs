@@ -4,6 +4,7 @@
 //! and from a process of the very task that it speaks for, as the kernel attests; what is
 //! malformed, out of order or too fast is counted and dropped. Everything kept is bounded.
 
+mod begun;
 mod blocks;
 mod report;
 mod socket;
@@ -15,9 +16,10 @@ use std::os::unix::net::UnixDatagram;
 use model::agent::{
     CheckpointOrder, CheckpointReport, CheckpointState, EpochReport, RateReport, WorkerReport,
 };
-use model::notes::BlocksReport;
+use model::notes::{BegunReport, BlocksReport};
 use model::{CheckpointId, Millis, Role, Task};
 
+use begun::Begun;
 use blocks::Blocks;
 pub(crate) use report::printable;
 use report::{Malformed, Report, Step};
@@ -47,6 +49,7 @@ pub(crate) struct Telemetry {
     errors: BTreeMap<Task, String>,
     hellos: BTreeSet<Task>,
     blocks: Blocks,
+    begun: BTreeMap<u32, Begun>,
 }
 
 #[derive(Debug)]
@@ -82,6 +85,7 @@ impl Telemetry {
             errors: BTreeMap::new(),
             hellos: BTreeSet::new(),
             blocks: Blocks::default(),
+            begun: BTreeMap::new(),
         }
     }
 
@@ -175,6 +179,11 @@ impl Telemetry {
                 false
             }
             Report::Blocks(chunk) => self.blocks.take(&chunk),
+            // It comes with the first step, which is urgent by itself.
+            Report::Begun(begun) => {
+                self.begun.insert(worker, begun);
+                false
+            }
             Report::Reached { checkpoint, step, epoch, loss_sum, samples } => {
                 let state = CheckpointState::Reached { step, epoch, loss_sum, samples };
                 return self.checkpoint(worker, checkpoint, state);
@@ -295,6 +304,20 @@ impl Telemetry {
         self.workers.iter().filter_map(move |(&worker, known)| {
             let report::Rate { step, rate } = known.rate?;
             Some(RateReport { job, generation, worker, step, rate })
+        })
+    }
+
+    /// How the workers here began.
+    pub(crate) fn begun_reports(&self) -> impl Iterator<Item = BegunReport> + '_ {
+        let Key { job, generation } = self.key;
+        self.begun.iter().map(move |(&worker, begun)| BegunReport {
+            job,
+            generation,
+            worker,
+            script_s: begun.script_s,
+            connect_s: begun.connect_s,
+            restore_s: begun.restore_s,
+            step_s: begun.step_s,
         })
     }
 

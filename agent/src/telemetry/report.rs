@@ -4,6 +4,7 @@ use model::agent::Part;
 use model::{Role, Task};
 use serde::Deserialize;
 
+use super::begun::Begun;
 use super::blocks::Chunk;
 
 /// Longest datagram that is read.
@@ -69,6 +70,7 @@ pub(crate) enum Report {
         error: String,
     },
     Blocks(Chunk),
+    Begun(Begun),
 }
 
 /// One mini-batch.
@@ -97,13 +99,13 @@ pub(crate) struct Malformed;
 /// A number that may be `"nan"`, `"inf"` or `"-inf"`, which JSON has no numbers for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-enum Number {
+pub(super) enum Number {
     Plain(f64),
     Word(String),
 }
 
 impl Number {
-    fn value(&self) -> Result<f64, Malformed> {
+    pub(super) fn value(&self) -> Result<f64, Malformed> {
         match self {
             Self::Plain(value) => Ok(*value),
             Self::Word(word) => match word.as_str() {
@@ -142,6 +144,7 @@ struct Raw {
     first: Option<u64>,
     of: Option<u64>,
     sizes: Option<Vec<u64>>,
+    parts_s: Option<[Number; 4]>,
 }
 
 type Row = (u64, u32, Number, Number, Number, u64);
@@ -194,6 +197,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Task, Report), Malformed> {
             let sizes = raw.sizes.ok_or(Malformed)?;
             Report::Blocks(Chunk::new(count(raw.first)?, count(raw.of)?, sizes).ok_or(Malformed)?)
         }
+        "begun" => Report::Begun(Begun::read(raw.parts_s.as_ref())?),
         _ => return Err(Malformed),
     };
     Ok((task, report))
@@ -408,6 +412,9 @@ mod tests {
             r#""t":"error","error":7"#,
             r#""t":"blocks","first":2,"of":3,"sizes":[9,4]"#,
             r#""t":"blocks","first":0,"of":3,"sizes":[-1]"#,
+            r#""t":"begun","parts_s":[0.1,0,-1,0.25]"#,
+            r#""t":"begun","parts_s":[0.1,0,"inf",0.25]"#,
+            r#""t":"begun","parts_s":[0.1,0,1]"#,
             r#""t":"hello","learning_rate":"soon","learning_rate_step":1"#,
             r#""t":"hello","learning_rate":1,"learning_rate_step":-1"#,
         ] {

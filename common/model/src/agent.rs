@@ -309,6 +309,18 @@ pub struct CheckpointOrder {
 pub enum AgentQuery {
     /// The end of a task's output.
     Log { job: JobId, generation: Option<Generation>, task: Task, bytes_max: u32 },
+    /// From protocol 3 on: whether a `file://` folder is the same one here as elsewhere. `folder`
+    /// is its URL, `name` one that nobody else has.
+    Probe { folder: String, name: String, act: ProbeAct },
+}
+
+/// A proof that folders of several nodes are one: what one of them makes, all others see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProbeAct {
+    /// Make a folder of the name, as the tasks' user.
+    Make,
+    Look,
+    Remove,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -319,4 +331,6 @@ pub enum AgentAnswer {
     },
     /// In words.
     Refused(String),
+    /// To a probe: whether the name is there now.
+    Probed(bool),
 }

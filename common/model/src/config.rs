@@ -97,6 +97,9 @@ pub struct RoundConfig {
     pub profile_time: DurationMs,
     /// Assumed cost of a job's first rescale.
     pub rescale_cost: DurationMs,
+    /// Share of its time that a job may stand still because rounds move it, in (0, 1]; less for a
+    /// large one.
+    pub pause_share: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,6 +203,7 @@ impl Default for RoundConfig {
             profile_shapes_max: 5,
             profile_time: DurationMs::seconds(10),
             rescale_cost: DurationMs::seconds(10),
+            pause_share: 0.025,
         }
     }
 }
@@ -318,27 +322,7 @@ impl MasterConfig {
                 "raise it",
             ));
         }
-        if !POLICIES.contains(&rounds.policy.as_str()) {
-            faults.push(Fault::new(
-                "rounds.policy",
-                format!("{:?} is not a policy", rounds.policy),
-                format!("give one of {}", POLICIES.join(", ")),
-            ));
-        }
-        if !(1..=16).contains(&rounds.profile_shapes_max) {
-            faults.push(Fault::new(
-                "rounds.profile_shapes_max",
-                format!("{} is out of range", rounds.profile_shapes_max),
-                "give 1 to 16; 5 is usual",
-            ));
-        }
-        if !(0.0..=100.0).contains(&rounds.hysteresis_factor) {
-            faults.push(Fault::new(
-                "rounds.hysteresis_factor",
-                format!("{} is out of range", rounds.hysteresis_factor),
-                "give 0 to 100; 1.5 is usual",
-            ));
-        }
+        self.check_rounds(&mut faults);
         if !(1..=100).contains(&jobs.checkpoints_kept) {
             faults.push(Fault::new(
                 "jobs.checkpoints_kept",
@@ -362,6 +346,38 @@ impl MasterConfig {
             ));
         }
         faults
+    }
+
+    fn check_rounds(&self, faults: &mut Vec<Fault>) {
+        let rounds = &self.rounds;
+        if !POLICIES.contains(&rounds.policy.as_str()) {
+            faults.push(Fault::new(
+                "rounds.policy",
+                format!("{:?} is not a policy", rounds.policy),
+                format!("give one of {}", POLICIES.join(", ")),
+            ));
+        }
+        if !(1..=16).contains(&rounds.profile_shapes_max) {
+            faults.push(Fault::new(
+                "rounds.profile_shapes_max",
+                format!("{} is out of range", rounds.profile_shapes_max),
+                "give 1 to 16; 5 is usual",
+            ));
+        }
+        if !(0.0..=100.0).contains(&rounds.hysteresis_factor) {
+            faults.push(Fault::new(
+                "rounds.hysteresis_factor",
+                format!("{} is out of range", rounds.hysteresis_factor),
+                "give 0 to 100; 1.5 is usual",
+            ));
+        }
+        if !(rounds.pause_share > 0.0 && rounds.pause_share <= 1.0) {
+            faults.push(Fault::new(
+                "rounds.pause_share",
+                format!("{} is out of range", rounds.pause_share),
+                "give more than 0 and at most 1; 0.025 is usual",
+            ));
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub struct Notes {
     pub links: Vec<LinkReport>,
     pub troubles: Vec<TroubleReport>,
     pub data: Vec<DataReport>,
+    pub begun: Vec<BegunReport>,
 }
 
 /// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters
@@ -69,6 +70,19 @@ pub struct DataReport {
     pub chunks: u64,
     pub records: u64,
     pub bytes: u64,
+}
+
+/// How a worker began in this generation, in s: its script until it asked for the store, meeting
+/// the others there, parameters until the training loop, its first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BegunReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub worker: u32,
+    pub script_s: f64,
+    pub connect_s: f64,
+    pub restore_s: f64,
+    pub step_s: f64,
 }
 
 /// The parameter blocks of a model, in the order of their initialisation, from the worker of

@@ -9,6 +9,8 @@ use crate::job::Fault;
 pub struct JobOptions {
     pub assignment: AssignmentKind,
     pub data: Option<DataSpec>,
+    /// The `file://` folder of the checkpoints is one that all hosts of the cluster share.
+    pub checkpoint_shared: bool,
 }
 
 /// How a job's parameter blocks come to its servers.

@@ -80,6 +80,8 @@ pub struct JobMore {
     pub assignment: Option<AssignmentView>,
     /// None where the job's file names no data set.
     pub data: Option<DataView>,
+    /// The newest pauses that moves took, oldest first.
+    pub pauses: Vec<PauseView>,
 }
 
 /// A job's data set (section 5.1).
@@ -96,6 +98,33 @@ pub struct DataSize {
     pub chunks: u64,
     pub records: u64,
     pub bytes: u64,
+}
+
+/// The parts of a pause, in s: from the last step of one generation to the first of the next, as
+/// the master heard of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PauseView {
+    /// The generation after it.
+    pub generation: Generation,
+    pub from: Shape,
+    pub to: Shape,
+    pub total_s: f64,
+    /// Parameters and states to disk.
+    pub save_s: f64,
+    /// Their proof, and the manifest.
+    pub publish_s: f64,
+    /// Until no process was left.
+    pub stop_s: f64,
+    /// Until every new process had said hello.
+    pub launch_s: f64,
+    /// From there to the first step of every worker.
+    pub begin_s: f64,
+    /// What the slowest worker did from its hello on: its script, meeting the others, restoring,
+    /// the first step. None where it did not tell.
+    pub script_s: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub restore_s: Option<f64>,
+    pub step_s: Option<f64>,
 }
 
 /// How a job's parameter blocks are spread over its servers (section 5.3).

@@ -36,6 +36,14 @@ pub enum CheckpointError {
     Request { name: String, problem: String },
 }
 
+impl CheckpointError {
+    /// True where the same call may succeed later without anybody's help.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.is_temporary())
+    }
+}
+
 /// What a manifest says. `parts` lie in `directory`, relative to the base of the job's
 /// checkpoints, so that a moved base stays usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,6 +281,7 @@ pub fn publish_manifest(
     match storage.publish(&path, &manifest.to_json()) {
         Err(Error::AlreadyExists { .. }) => match load_manifest(storage, &path) {
             Ok(found) if found == manifest => Ok(storage.url(&path)),
+            Err(error) if error.is_temporary() => Err(error),
             _ => {
                 let problem = format!("{} exists already and says otherwise", storage.url(&path));
                 Err(CheckpointError::Request { name: manifest.name(), problem })

@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod hdfs;
 mod path;
+pub mod probe;
 pub mod snapshot;
 
 use std::io::Read;
@@ -55,6 +56,10 @@ pub struct UploadOptions {
     pub replication: Option<u32>,
     /// Bytes of a block; [`BLOCK_BYTES`] where none.
     pub block_bytes: Option<u64>,
+    /// Writes one copy and leaves the others to the file system, which makes them soon after. A
+    /// DataNode that died a moment ago is still given out for ten minutes, and one among the
+    /// copies breaks the upload: with one copy, that is met seldom.
+    pub spread_later: bool,
 }
 
 /// How an HDFS is reached.
@@ -63,6 +68,11 @@ pub struct HdfsSettings {
     /// The folder with `core-site.xml` and `hdfs-site.xml`; where none, `HADOOP_CONF_DIR` and
     /// `HADOOP_HOME` are followed.
     pub conf_dir: Option<PathBuf>,
+    /// Whom Kerberos should take this process for; where none, the tickets of its user are used
+    /// (`KRB5CCNAME`, made and renewed by whoever runs `kinit`).
+    pub principal: Option<String>,
+    /// The principal's keytab: tickets are then taken as they are needed.
+    pub keytab: Option<PathBuf>,
     /// How long a call goes on trying while nobody can serve it.
     pub patience: Duration,
 }
@@ -70,7 +80,8 @@ pub struct HdfsSettings {
 impl Default for HdfsSettings {
     /// Long enough for a failover by hand or by ZooKeeper.
     fn default() -> Self {
-        Self { conf_dir: None, patience: Duration::from_secs(12) }
+        let patience = Duration::from_secs(12);
+        Self { conf_dir: None, principal: None, keytab: None, patience }
     }
 }
 
@@ -185,6 +196,36 @@ pub trait Storage: Send + Sync + std::fmt::Debug {
     /// The system's own.
     fn free_bytes(&self) -> Result<u64>;
 }
+
+/// Uploads from a source that can be had anew, such as a spooled file, and tries again while the
+/// storage cannot serve: each try asks `open` for the source from its first byte. From the third
+/// try on, copies are left to the file system: see [`UploadOptions::spread_later`].
+///
+/// # Errors
+/// As [`Storage::upload`]; [`Error::Unavailable`] after [`UPLOAD_TRIES`].
+pub fn upload_again<R: Read>(
+    storage: &dyn Storage,
+    path: &str,
+    mut options: UploadOptions,
+    mut open: impl FnMut() -> std::io::Result<R>,
+) -> Result<Sum> {
+    let mut tries = 1;
+    loop {
+        let verb = "open what should become";
+        let mut source = open().map_err(|error| Error::from_io(verb, storage.url(path), error))?;
+        match storage.upload(path, &mut source, options) {
+            Err(error) if error.is_temporary() && tries < UPLOAD_TRIES => tries += 1,
+            other => return other,
+        }
+        options.spread_later |= TRIES_WITH_COPIES < tries;
+    }
+}
+
+/// Tries of [`upload_again`].
+pub const UPLOAD_TRIES: u32 = 6;
+
+/// Tries that write all the copies themselves.
+const TRIES_WITH_COPIES: u32 = 2;
 
 /// Opens the tree at a URL with the default settings: see [`open_with`].
 ///

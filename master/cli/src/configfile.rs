@@ -10,7 +10,7 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 34] = [
+pub(crate) const MASTER_KEYS: [Key; 35] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -26,6 +26,7 @@ pub(crate) const MASTER_KEYS: [Key; 34] = [
     Key::optional("rounds.profile_shapes_max", COUNT),
     Key::optional("rounds.profile_time", Want::Duration),
     Key::optional("rounds.rescale_cost", Want::Duration),
+    Key::optional("rounds.pause_share", Want::Decimal),
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
@@ -151,6 +152,7 @@ mod tests {
             Want::FreeTexts => "{ a = 'x' }",
             Want::FreeIntegers => "{ a = 1 }",
             Want::Ports => "[21000, 29999]",
+            Want::Truth => "true",
         };
         format!("{} = {value}", key.path)
     }

@@ -19,7 +19,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 36] = [
+pub(crate) const KEYS: [Key; 37] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -29,6 +29,7 @@ pub(crate) const KEYS: [Key; 36] = [
     Key::optional("epochs_max", COUNT),
     Key::optional("priority", Want::Decimal),
     Key::required("checkpoint", Want::Text),
+    Key::optional("checkpoint_shared", Want::Truth),
     Key::optional("checkpoint_interval", Want::Duration),
     Key::optional("on_disconnect", Want::Word(&["keep", "stop", "replace"])),
     Key::optional("restarts_max", COUNT),
@@ -129,7 +130,9 @@ impl Reader {
             Some("mxnet") => AssignmentKind::Mxnet,
             Some(_) | None => AssignmentKind::Paa,
         };
-        JobOptions { assignment, data: self.data() }
+        let checkpoint_shared =
+            matches!(self.document.values.get("checkpoint_shared"), Some(Value::Truth(true)));
+        JobOptions { assignment, data: self.data(), checkpoint_shared }
     }
 
     /// The job as far as it is right; a fault stands where a value is missing or wrong.

@@ -32,6 +32,8 @@ pub(crate) enum Want {
     FreeIntegers,
     /// Two port numbers.
     Ports,
+    /// `true` or `false`.
+    Truth,
 }
 
 /// One known key.
@@ -65,6 +67,7 @@ pub(crate) enum Value {
     FreeTexts(BTreeMap<String, String>),
     FreeIntegers(BTreeMap<String, u64>),
     Ports(u16, u16),
+    Truth(bool),
 }
 
 /// What a file holds, as far as it is right, and what is wrong.
@@ -289,6 +292,7 @@ fn example(path: &str, want: Want) -> String {
         Want::FreeTexts => "{ KEY = \"value\" }".to_owned(),
         Want::FreeIntegers => "{ licence = 1 }".to_owned(),
         Want::Ports => "[21000, 29999]".to_owned(),
+        Want::Truth => "true".to_owned(),
     };
     format!("{name} = {value}{place}")
 }
@@ -327,6 +331,10 @@ fn convert(value: &Spanned<DeValue<'_>>, want: Want) -> Result<Value, Vec<Wrong>
             None => Err(mismatch("a text", format!("write \"{}\"", words.join("\" or \"")))),
         },
         Want::Texts => texts(inner),
+        Want::Truth => inner
+            .as_bool()
+            .map(Value::Truth)
+            .ok_or_else(|| mismatch("true or false", "write true, without quotes".to_owned())),
         Want::Integer(max) => integer(inner, max).map(Value::Integer),
         Want::Decimal => decimal(inner),
         Want::Duration => match (text, digits(inner)) {

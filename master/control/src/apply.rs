@@ -227,6 +227,9 @@ impl Control {
         if job.is_profiling() && !job.shape().is_empty() && job.record.measured.contains(&shape) {
             return Err(format!("{shape} was measured already"));
         }
+        if let (Verb::Rescale { .. }, Some(why)) = (&decision.verb, self.over_budget(job)) {
+            return Err(why);
+        }
         Ok(Some(Some(placement)))
     }
 

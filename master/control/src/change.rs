@@ -239,20 +239,13 @@ impl Control {
         // Whatever it was about to become, it is to end.
         let grace_ms = self.settings.stop_grace_ms;
         let next = Next::Cancel { note: "cancelled".to_owned() };
-        match &mut self.job_mut(id).record.phase {
-            Phase::Stopping { .. } => self.stop(id, next, grace_ms),
-            Phase::Checkpointing { goal: goal @ Goal::Leave(_), .. } => {
-                *goal = Goal::Leave(next);
-            }
-            Phase::Checkpointing { .. }
-            | Phase::Queued { .. }
-            | Phase::Starting { .. }
-            | Phase::Running { .. }
-            | Phase::Paused { .. }
-            | Phase::Completed { .. }
-            | Phase::Failed { .. }
-            | Phase::Cancelled { .. } => {}
+        let phase = &mut self.job_mut(id).record.phase;
+        if let Phase::Checkpointing { goal: goal @ Goal::Leave(_), .. } = phase {
+            *goal = Goal::Leave(next);
+        } else if let Phase::Stopping { .. } = phase {
+            self.stop(id, next, grace_ms);
         }
+        self.promise(id);
         self.touch(id);
         self.out.settle.insert(id);
         self.done(asked, id, "cancelled after a last checkpoint; add --now not to wait for it")

@@ -84,8 +84,8 @@ impl Control {
 
 impl Control {
     /// What the node should know beside its desired set.
-    fn extras_of(&self, _: &NodeId, generations: &[DesiredGeneration]) -> Extras {
-        let mut extras = Extras::default();
+    fn extras_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> Extras {
+        let mut extras = Extras { warm: self.warm(node), ..Extras::default() };
         for DesiredGeneration { job, generation, launch, .. } in generations {
             let Job { options, blocks, .. } = self.job(*job);
             // Only workers ask where blocks lie.

@@ -207,6 +207,9 @@ impl Control {
                 "not asked to move for {rounds} more rounds, as a checkpoint failed"
             ));
         }
+        if let (Phase::Running { .. }, Some(why)) = (job.phase(), self.over_budget(job)) {
+            notes.push(format!("rounds leave it where it is: {why}"));
+        }
         if let Some(shape) = job.wanted_shape() {
             let until = if job.record.pinned.is_some() { "until unpin" } else { "once" };
             notes.push(format!("an operator's shape: {shape}, {until}"));

@@ -1,8 +1,8 @@
 //! What must hold after every step; asserted in debug builds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::Resources;
+use model::{JobId, NodeId, Resources};
 
 use crate::job::phase::{Goal, Phase, Wait};
 use crate::room::demand_of;
@@ -44,6 +44,15 @@ impl Control {
                 );
                 assert!(waits, "{id} is listed as waiting for room but does not");
             }
+            let mut promised: BTreeMap<NodeId, BTreeSet<JobId>> = BTreeMap::new();
+            for (id, place) in
+                self.jobs.iter().filter_map(|(id, job)| Some((id, job.phase().reserved()?)))
+            {
+                for share in &place.placement.0 {
+                    promised.entry(share.node.clone()).or_default().insert(*id);
+                }
+            }
+            assert_eq!(promised, self.promised, "nodes know of the places on them");
         }
     }
 

@@ -8,6 +8,7 @@
 //! again in `restore.rs`.
 
 mod apply;
+mod budget;
 mod change;
 pub mod command;
 mod desired;
@@ -31,6 +32,7 @@ mod testing;
 mod timers;
 mod view;
 mod view_cluster;
+mod warm;
 
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};

@@ -373,6 +373,7 @@ mod tests {
             Key::Ports("10.0.0.1".to_owned()),
             Key::Rates(JobId(2)),
             Key::Options(JobId(2)),
+            Key::Blocks(JobId(2)),
             Key::SlowJob(JobId(2)),
             Key::SlowNode("n1".parse().unwrap()),
         ];

@@ -167,6 +167,8 @@ impl Control {
             unfinished: BTreeSet::new(),
             finished: BTreeSet::new(),
             reserved: BTreeSet::new(),
+            promised: BTreeMap::new(),
+            places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             speeds: BTreeMap::new(),
@@ -222,6 +224,7 @@ impl Control {
         if reserved {
             self.reserved.insert(id);
         }
+        self.promise(id);
         for share in shares {
             self.restore_share(id, &share);
         }

@@ -62,6 +62,7 @@ impl Control {
         let job = self.job_mut(id);
         job.count_attained(placement.shape(), now);
         job.gap_since = job.live.as_ref().and_then(|live| live.last_step_at).or(job.gap_since);
+        job.pauses.gone(now);
         job.live = None;
         // There is nobody left to make it, and a job that wishes something waits in no round.
         if job.record.wish == Some(Wish::Checkpoint) {

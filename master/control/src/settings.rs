@@ -18,6 +18,8 @@ pub struct Settings {
     pub profile_ms: u64,
     /// Assumed cost of a job's first rescale, in s.
     pub rescale_cost_s: f64,
+    /// Share of its time that a job may lose to changes of its shape.
+    pub pause_share: f64,
     pub suspect_ms: u64,
     pub down_ms: u64,
     pub start_grace_ms: u64,
@@ -61,6 +63,7 @@ impl From<&MasterConfig> for Settings {
             profile_shapes_max: count(rounds.profile_shapes_max),
             profile_ms: rounds.profile_time.0,
             rescale_cost_s: model::time::seconds(rounds.rescale_cost.0),
+            pause_share: rounds.pause_share,
             suspect_ms: nodes.suspect.0,
             down_ms: nodes.down.0,
             start_grace_ms: nodes.start_grace.0,

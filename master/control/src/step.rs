@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::view::EventView;
-use model::{JobId, JobOptions, Millis, NodeId, RoundId, UnixMs};
+use model::{JobId, JobOptions, Millis, NodeId, Placement, RoundId, UnixMs};
 
 use crate::command::Command;
 use crate::event::{Event, Now, Refused};
@@ -35,6 +35,10 @@ pub struct Control {
     pub(crate) finished: BTreeSet<(UnixMs, JobId)>,
     /// Jobs that were given a place which is not free yet.
     pub(crate) reserved: BTreeSet<JobId>,
+    /// Jobs whose next generation has its place on a node, whether the place is free or not.
+    pub(crate) promised: BTreeMap<NodeId, BTreeSet<JobId>>,
+    /// The same by jobs.
+    pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
@@ -242,6 +246,7 @@ impl Control {
         } else {
             self.reserved.remove(&id);
         }
+        self.promise(id);
         let held_generation = held.as_ref().map(|(generation, _)| *generation);
         if held_generation != generation {
             if let Some((generation, placement)) = held {

@@ -52,7 +52,11 @@ impl Control {
             Read::JobMore { job } => {
                 let job = self.asked_job(*job)?;
                 let assignment = crate::job::blocks::spread(job);
-                Ok(Answer::JobMore(Box::new(JobMore { assignment, data: data_view(job) })))
+                Ok(Answer::JobMore(Box::new(JobMore {
+                    assignment,
+                    data: data_view(job),
+                    pauses: job.pauses.done.clone(),
+                })))
             }
             Read::Why { job } => {
                 self.asked_job(*job)?;

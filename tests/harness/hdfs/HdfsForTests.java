@@ -32,8 +32,7 @@ import org.apache.hadoop.hdfs.protocol.HdfsConstants.SafeModeAction;
  * stdout, "@ ok ..." or "@ error ..."; the first comes unasked once the file system is up. The
  * end of stdin ends the process: no cluster outlives its test.
  *
- * <p>Arguments: folder, name nodes (1 or 2), data nodes, bytes of each data node's disk (0: the
- * real one), then settings as name=value.
+ * <p>Arguments: folder, name nodes (1 or 2), data nodes, then settings as name=value.
  */
 public final class HdfsForTests {
     private static final String NAMESERVICE = "optimus";
@@ -86,9 +85,8 @@ public final class HdfsForTests {
         this.folder = folder;
         nameNodes = Integer.parseInt(args[1]);
         int dataNodes = Integer.parseInt(args[2]);
-        long diskBytes = Long.parseLong(args[3]);
         Configuration conf = settings(dataNodes);
-        for (int i = 4; i < args.length; i++) {
+        for (int i = 3; i < args.length; i++) {
             String[] pair = args[i].split("=", 2);
             conf.set(pair[0], pair[1]);
         }
@@ -97,17 +95,11 @@ public final class HdfsForTests {
         for (int i = 0; i < nameNodes; i++) {
             service.addNN(new NNConf(nameNodes > 1 ? "nn" + (i + 1) : null).setIpcPort(ports[i]));
         }
-        MiniDFSCluster.Builder builder =
-            new MiniDFSCluster.Builder(conf, folder.resolve("data").toFile())
-                .nnTopology(new MiniDFSNNTopology().addNameservice(service))
-                .numDataNodes(dataNodes)
-                .checkExitOnShutdown(false);
-        if (diskBytes > 0) {
-            long[] capacities = new long[dataNodes];
-            java.util.Arrays.fill(capacities, diskBytes);
-            builder.storagesPerDatanode(1).storageCapacities(capacities);
-        }
-        cluster = builder.build();
+        cluster = new MiniDFSCluster.Builder(conf, folder.resolve("data").toFile())
+            .nnTopology(new MiniDFSNNTopology().addNameservice(service))
+            .numDataNodes(dataNodes)
+            .checkExitOnShutdown(false)
+            .build();
         if (nameNodes > 1) {
             cluster.transitionToActive(0);
         }

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import multiprocessing.process
 import os
 import pickle
 import signal
@@ -36,6 +37,7 @@ facts = {
             f"/proc/self/fd/{name}"
         )
     ),
+    "original directory": multiprocessing.process.ORIGINAL_DIR,
     "stdin": os.readlink("/proc/self/fd/0"),
 }
 for name in ("environ", "cmdline"):

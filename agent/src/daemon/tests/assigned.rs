@@ -1,4 +1,4 @@
-use model::notes::{AssignmentOrder, JobExtras};
+use model::notes::{AssignmentOrder, BlockPart, JobExtras};
 
 use super::*;
 

@@ -1,5 +1,6 @@
 use std::os::unix::fs::MetadataExt;
 
+use model::CheckpointId;
 use model::agent::{CheckpointOrder, CheckpointState};
 
 use super::*;

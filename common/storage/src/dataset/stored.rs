@@ -156,7 +156,11 @@ impl StoredDestination {
         chunk_bytes: u64,
     ) -> Result<Self, DataError> {
         let block_bytes = Some(block_bytes_for(chunk_bytes));
-        let options = UploadOptions { replication: Some(replication), block_bytes };
+        let options = UploadOptions {
+            replication: Some(replication),
+            block_bytes,
+            ..UploadOptions::default()
+        };
         Ok(Self { storage: open_with(url, settings)?.into(), options })
     }
 }

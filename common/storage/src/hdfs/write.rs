@@ -2,9 +2,8 @@
 //! rename that replaces nothing. What a killed writer leaves is such a name, never one that
 //! others trust; and no try writes where an earlier one was.
 
-use std::cell::RefCell;
 use std::io::{self, Read};
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -25,6 +24,13 @@ const PIECE_BYTES: usize = 1 << 20;
 /// nothing before it goes on without it, and up to 16 s for the last block's replicas.
 const WRITE_LIMIT: Duration = Duration::from_secs(90);
 
+/// Between two looks at a file that is being closed.
+const CLOSE_LOOK_MIN: Duration = Duration::from_millis(20);
+const CLOSE_LOOK_MAX: Duration = Duration::from_millis(200);
+
+/// Hadoop's default.
+const COPIES: u32 = 3;
+
 /// How long a failed write tries to remove what it left.
 const CLEAN_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -44,9 +50,10 @@ impl From<HdfsError> for Broken {
 
 /// A file that is being written under its first name.
 struct Draft {
-    link: Arc<Link>,
     writer: FileWriter,
     place: String,
+    /// Last: the writer's tasks run on it.
+    link: Link,
 }
 
 impl HdfsStorage {
@@ -59,45 +66,65 @@ impl HdfsStorage {
     ) -> Result<Sum> {
         let place = self.place(path)?;
         self.refuse_existing(path, &place)?;
-        let block_bytes = options.block_bytes.unwrap_or(BLOCK_BYTES);
-        let mut draft = self.create(path, &place, options.replication, block_bytes)?;
+        let block_bytes = options.block_bytes.filter(|bytes| *bytes > 0).unwrap_or(BLOCK_BYTES);
+        let copies = if options.spread_later { Some(1) } else { options.replication };
+        let mut draft = self.create(path, &place, copies, block_bytes)?;
         let written = pump(&mut draft, source, block_bytes);
-        let Draft { link, writer, place: temporary } = draft;
-        drop(writer);
-        let sum = match written {
-            Ok(sum) => sum,
+        let temporary = draft.place.clone();
+        // Before the removal: its heartbeats would keep the DataNodes waiting for the rest.
+        drop(draft);
+        match written {
+            Ok(sum) => {
+                if options.spread_later {
+                    self.spread(&temporary, path, options.replication)?;
+                }
+                self.name(&temporary, path, &place)?;
+                Ok(sum)
+            }
             Err(broken) => {
-                // Its heartbeats would keep the DataNodes waiting for the rest.
-                self.links.set_aside(&link);
-                drop(link);
                 let left = self.clean(&temporary);
-                return Err(match broken {
+                Err(match broken {
                     Broken::Hdfs(error) => self.told_more("write", path, &error, &left),
                     Broken::Source(source) => {
                         let source = io::Error::new(source.kind(), format!("{source}{left}"));
                         Error::Io { verb: "read what should become", url: self.url(path), source }
                     }
-                });
+                })
             }
-        };
-        drop(link);
-        self.name(&temporary, path, &place)?;
-        Ok(sum)
+        }
     }
 
     /// Writes bytes that can be written again, until patience ends.
     pub(super) fn write_bytes(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let options = UploadOptions {
+        let mut options = UploadOptions {
             block_bytes: Some(crate::block_bytes_for(bytes.len() as u64)),
             ..UploadOptions::default()
         };
-        let patience = Patience::new(self.links.settings.patience);
+        let mut patience = self.patience();
+        let mut tries = 0;
         loop {
             match self.write_once(path, &mut &bytes[..], options) {
-                Err(Error::Unavailable { .. }) if !patience.is_over() => {}
+                Err(Error::Unavailable { .. }) if self.wait(&mut patience) => tries += 1,
                 other => return other.map(drop),
             }
+            options.spread_later = crate::TRIES_WITH_COPIES <= tries;
         }
+    }
+
+    fn wait(&self, patience: &mut Patience) -> bool {
+        self.links.link().is_ok_and(|link| patience.wait(&link))
+    }
+
+    /// Asks for the other copies of a file that was written with one.
+    fn spread(&self, temporary: &str, path: &str, copies: Option<u32>) -> Result<()> {
+        let copies = copies.or_else(|| self.links.default_copies()).unwrap_or(COPIES);
+        let (asked, _) = self.links.call(self.patience(), |link| async move {
+            link.client.set_replication(temporary, copies).await
+        });
+        asked.map(drop).map_err(|error| {
+            let left = self.clean(temporary);
+            self.told_more("ask for copies of", path, &error, &left)
+        })
     }
 
     fn refuse_existing(&self, path: &str, place: &str) -> Result<()> {
@@ -111,7 +138,8 @@ impl HdfsStorage {
         }
     }
 
-    /// Creates the file under a name of its own.
+    /// Creates the file under a name of its own. Each try has another one: a try without an
+    /// answer may have made its own.
     fn create(
         &self,
         path: &str,
@@ -121,25 +149,25 @@ impl HdfsStorage {
     ) -> Result<Draft> {
         let mut options = WriteOptions::default().create_parent(false).block_size(block_bytes);
         options.replication = replication;
-        // Each try has another name: one without an answer may have made its own.
-        let tried = RefCell::new(Vec::new());
-        let (created, _) = self.links.call(self.patience(), |link| {
+        let mut patience = self.patience();
+        loop {
+            let link =
+                self.links.writing_link().map_err(|error| self.told("create", path, &error))?;
             let temporary = temporary(place);
-            tried.borrow_mut().push(temporary.clone());
-            let options = options.clone();
-            async move {
-                let writer = link.client.create(&temporary, options).await?;
-                Ok(Draft { link, writer, place: temporary })
+            let error = match link.run(WRITE_LIMIT, link.client.create(&temporary, &options)) {
+                Ok(writer) => return Ok(Draft { writer, place: temporary, link }),
+                Err(error) => error,
+            };
+            if kind(&error) != Kind::Unavailable {
+                return Err(self.told("create", path, &error));
             }
-        });
-        let mut left = String::new();
-        let made = created.as_ref().map(|draft| draft.place.clone()).unwrap_or_default();
-        let tried = tried.into_inner();
-        if tried.len() > 1 || created.as_ref().is_err_and(|error| kind(error) == Kind::Unavailable)
-        {
-            tried.iter().filter(|name| **name != made).for_each(|name| left = self.clean(name));
+            // Refused in so many words, it made nothing.
+            let refused = matches!(error, HdfsError::RPCError(..) | HdfsError::FatalRPCError(..));
+            let left = if refused { String::new() } else { self.clean(&temporary) };
+            if !patience.wait(&link) {
+                return Err(self.told_more("create", path, &error, &left));
+            }
         }
-        created.map_err(|error| self.told_more("create", path, &error, &left))
     }
 
     /// Gives a finished file its real name.
@@ -221,8 +249,39 @@ fn pump(
     if bytes % block_bytes != 0 {
         sync(link, writer)?;
     }
-    link.run(WRITE_LIMIT, writer.close())?;
+    close(draft, bytes)?;
     Ok(Sum { bytes, crc32: hasher.finalize() })
+}
+
+/// The client asks the NameNode to close the file, and asks again half a second later where the
+/// DataNodes have not told of the last block yet, which they do a moment after: that pause would
+/// be most of a small checkpoint. So the length that readers see is looked at meanwhile: it counts
+/// the last block only when that was asked for and told of, and then the next question succeeds.
+fn close(draft: &mut Draft, bytes: u64) -> hdfs_native::Result<()> {
+    let Draft { writer, place, link } = draft;
+    let closing = writer.close();
+    let told = link.run(WRITE_LIMIT, async {
+        let mut closing = pin!(closing);
+        let mut look = CLOSE_LOOK_MIN;
+        loop {
+            if let Ok(outcome) = tokio::time::timeout(look, closing.as_mut()).await {
+                return outcome.map(|()| false);
+            }
+            let seen = link.client.read(place).await;
+            if bytes > 0 && seen.is_ok_and(|file| file.file_length() as u64 == bytes) {
+                return Ok(true);
+            }
+            look = CLOSE_LOOK_MAX.min(look * 2);
+        }
+    })?;
+    if !told {
+        return Ok(());
+    }
+    match link.run(WRITE_LIMIT, writer.close()) {
+        // The good answer to the first question was on its way.
+        Err(HdfsError::RPCError(class, _)) if class.ends_with("LeaseExpiredException") => Ok(()),
+        other => other,
+    }
 }
 
 fn sync(link: &Link, writer: &mut FileWriter) -> hdfs_native::Result<()> {

@@ -11,7 +11,8 @@ use crate::support::{Pattern, healthy, names, settings, storage};
 
 /// Small enough to have many, which the client must not stumble over.
 const BLOCK: u64 = 64 * 1024;
-const SMALL: UploadOptions = UploadOptions { replication: None, block_bytes: Some(BLOCK) };
+const SMALL: UploadOptions =
+    UploadOptions { replication: None, block_bytes: Some(BLOCK), spread_later: false };
 
 fn both(name: &str) -> (tempfile::TempDir, Vec<Box<dyn Storage>>) {
     let folder = tempfile::tempdir().unwrap();
@@ -174,6 +175,26 @@ fn an_upload_whose_source_breaks_leaves_nothing() {
     }
 }
 
+/// A source that breaks is not helped by another try.
+#[test]
+fn an_upload_is_tried_again_from_the_first_byte_only_where_that_can_help() {
+    let (_folder, storages) = both("again");
+    for storage in &storages {
+        storage.make_dir("").unwrap();
+        let mut opened = 0;
+        let broken = storage::upload_again(storage.as_ref(), "f", SMALL, || {
+            opened += 1;
+            Ok(Breaking(9))
+        });
+        assert!(matches!(broken, Err(Error::Io { .. })), "{broken:?}");
+        let whole = storage::upload_again(storage.as_ref(), "f", SMALL, || {
+            opened += 1;
+            Ok(Pattern::new(9))
+        });
+        assert_eq!((whole.unwrap().bytes, opened), (9, 2), "each was read once");
+    }
+}
+
 #[test]
 fn of_many_publishers_of_one_path_one_wins_whole() {
     let (_folder, storages) = both("race");
@@ -206,11 +227,14 @@ fn replication_and_block_size_are_as_asked() {
     let storage = storage(hdfs, "/contract/options");
     storage.make_dir("").unwrap();
     let look = |name: &str| hdfs.look(&format!("/contract/options/{name}")).unwrap().unwrap();
-    let options = UploadOptions { replication: Some(1), block_bytes: Some(1 << 20) };
+    let options = UploadOptions { replication: Some(1), block_bytes: Some(1 << 20), ..SMALL };
     storage.upload("one", &mut Pattern::new(10), options).unwrap();
     assert_eq!((look("one").replication, look("one").block_bytes), (1, 1 << 20));
     storage.upload("usual", &mut Pattern::new(10), UploadOptions::default()).unwrap();
     assert_eq!((look("usual").replication, look("usual").block_bytes), (2, 128 << 20));
+    let options = UploadOptions { spread_later: true, ..SMALL };
+    storage.upload("spread", &mut Pattern::new(10), options).unwrap();
+    assert_eq!(look("spread").replication, 2, "the copies are asked for");
     storage.publish("small", b"small").unwrap();
     assert_eq!((look("small").block_bytes, look("small").closed), (1 << 20, true));
 }

@@ -19,7 +19,6 @@ pub(crate) fn settings(hdfs: &Hdfs) -> HdfsSettings {
 }
 
 /// A storage that does not wait for anybody.
-#[expect(dead_code, reason = "soon")]
 pub(crate) fn hasty(hdfs: &Hdfs, path: &str) -> Box<dyn Storage> {
     let settings = HdfsSettings { patience: Duration::ZERO, ..settings(hdfs) };
     open_with(&hdfs.url(path), &settings).unwrap()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::view::{
     AssignmentView, CheckpointView, DataView, DecisionView, EpochView, Estimate, FaultView,
-    JobDetail, JobMore, SpeedSampleView, TaskView,
+    JobDetail, JobMore, PauseView, SpeedSampleView, TaskView,
 };
 use model::{Batch, Bounds, Finish, Framework, JobSpec};
 use serde::Serialize;
@@ -335,6 +335,44 @@ impl From<&DataView> for DataJson {
     }
 }
 
+/// The parts of a pause, in s: from the last step of one generation to the first of `generation`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PauseJson {
+    pub generation: String,
+    pub from: ShapeJson,
+    pub to: ShapeJson,
+    pub total_s: f64,
+    pub save_s: f64,
+    pub publish_s: f64,
+    pub stop_s: f64,
+    pub launch_s: f64,
+    pub begin_s: f64,
+    pub script_s: Option<f64>,
+    pub connect_s: Option<f64>,
+    pub restore_s: Option<f64>,
+    pub step_s: Option<f64>,
+}
+
+impl From<&PauseView> for PauseJson {
+    fn from(view: &PauseView) -> Self {
+        Self {
+            generation: view.generation.to_string(),
+            from: view.from.into(),
+            to: view.to.into(),
+            total_s: view.total_s,
+            save_s: view.save_s,
+            publish_s: view.publish_s,
+            stop_s: view.stop_s,
+            launch_s: view.launch_s,
+            begin_s: view.begin_s,
+            script_s: view.script_s,
+            connect_s: view.connect_s,
+            restore_s: view.restore_s,
+            step_s: view.step_s,
+        }
+    }
+}
+
 /// `optimus.job/1` with everything that is known of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct JobDetailJson {
@@ -362,6 +400,7 @@ pub(crate) struct JobDetailJson {
     pub faults: Vec<FaultJson>,
     pub assignment: Option<AssignmentJson>,
     pub data: Option<DataJson>,
+    pub pauses: Vec<PauseJson>,
 }
 
 impl JobDetailJson {
@@ -401,6 +440,7 @@ impl JobDetailJson {
             faults: detail.faults.iter().map(Into::into).collect(),
             assignment: more.assignment.as_ref().map(Into::into),
             data: more.data.as_ref().map(Into::into),
+            pauses: more.pauses.iter().map(Into::into).collect(),
         }
     }
 }

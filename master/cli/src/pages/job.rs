@@ -171,6 +171,30 @@ fn spread(job: &JobDetailJson) -> Cell {
     Cell::Text(format!("{requests} a step and worker, fullest server {largest} of the mean, {by}"))
 }
 
+/// The newest pause in its parts.
+fn last_pause(job: &JobDetailJson) -> Cell {
+    let Some(pause) = job.pauses.last() else { return Cell::None };
+    let mut parts = vec![
+        ("save", Some(pause.save_s)),
+        ("publish", Some(pause.publish_s)),
+        ("stop", Some(pause.stop_s)),
+        ("launch", Some(pause.launch_s)),
+    ];
+    if pause.step_s.is_some() {
+        parts.extend([
+            ("script", pause.script_s),
+            ("connect", pause.connect_s),
+            ("restore", pause.restore_s),
+            ("first step", pause.step_s),
+        ]);
+    } else {
+        parts.push(("begin", Some(pause.begin_s)));
+    }
+    let parts = parts.into_iter().filter_map(|(name, part)| Some(format!("{name} {:.2}", part?)));
+    let parts: Vec<String> = parts.collect();
+    Cell::Text(format!("{:.2} s ({})", pause.total_s, parts.join(", ")))
+}
+
 fn speed(job: &JobDetailJson) -> Block {
     let (predicted, measured) = (job.steps_per_s_predicted, job.steps_per_s_measured);
     let rate = |rate: f64| format!("{} steps/s", number(rate));
@@ -211,6 +235,7 @@ fn speed(job: &JobDetailJson) -> Block {
             ("rescales", Cell::count(u64::from(job.row.rescales))),
             ("restarts", Cell::count(u64::from(job.row.restarts))),
             ("time without training", Cell::span(Some(job.paused_s))),
+            ("last pause", last_pause(job)),
         ],
     )
 }

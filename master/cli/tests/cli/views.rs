@@ -7,7 +7,7 @@ use model::options::{DataFormat, DataSpec};
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
     AssignmentView, CheckpointView, DataSize, DataView, DecisionView, EpochView, Estimate,
-    EventView, FaultView, JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow,
+    EventView, FaultView, JobDetail, JobMore, JobRow, LossFitView, NodeDetail, NodeRow, PauseView,
     RoundDetail, RoundJobView, RoundRow, SpeedFitView, SpeedSampleView, Status, TaskView, WhyView,
 };
 use model::{
@@ -309,7 +309,22 @@ fn more() -> JobMore {
     };
     let found = DataSize { chunks: 1100, records: 1_281_167, bytes: 147_000_000_000 };
     let data = DataView { spec, found: Some(found) };
-    JobMore { assignment: Some(assignment), data: Some(data) }
+    let pause = PauseView {
+        generation: Generation(3),
+        from: Shape::new(1, 2),
+        to: Shape::new(2, 4),
+        total_s: 0.8,
+        save_s: 0.1,
+        publish_s: 0.02,
+        stop_s: 0.08,
+        launch_s: 0.1,
+        begin_s: 0.5,
+        script_s: Some(0.1),
+        connect_s: Some(0.2),
+        restore_s: Some(0.1),
+        step_s: Some(0.1),
+    };
+    JobMore { assignment: Some(assignment), data: Some(data), pauses: vec![pause] }
 }
 
 fn read(read: &Read) -> Reply {

@@ -65,6 +65,7 @@ impl Control {
         if let Goal::Leave(_) = goal {
             self.tell(Some(id), None, "checkpoint", format!("{checkpoint} ordered, then stop"));
         }
+        self.note_pausing(id, &goal);
         let save = Save {
             order,
             reached: std::collections::BTreeMap::new(),
@@ -156,7 +157,10 @@ impl Control {
                     return;
                 }
                 let saved = Saved { step, epoch, epoch_position, parts };
-                if let Phase::Checkpointing { save, .. } = &mut self.job_mut(id).record.phase {
+                let now = self.now.mono;
+                let job = self.job_mut(id);
+                job.pauses.saved(now);
+                if let Phase::Checkpointing { save, .. } = &mut job.record.phase {
                     save.saved = Some(saved);
                 }
                 self.publish_if_whole(id);

@@ -6,6 +6,7 @@ pub(crate) mod epochs;
 pub(crate) mod estimate;
 pub(crate) mod live;
 pub(crate) mod notes;
+pub(crate) mod pause;
 pub mod phase;
 pub(crate) mod profile;
 pub(crate) mod progress;
@@ -24,6 +25,7 @@ use scheduler::estimate::loss::{Curve, LossFit};
 
 use crate::job::blocks::Blocks;
 use crate::job::live::Live;
+use crate::job::pause::Pauses;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
 use crate::job::rates::Rates;
 use crate::record::{CheckpointRecord, JobRecord, Progress, RoundJob, SlowJob, SpeedKey, Wish};
@@ -46,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) publishing: Option<CheckpointRecord>,
     /// The instant of the last step before the generation now starting.
     pub(crate) gap_since: Option<Millis>,
+    /// When it was given a place that it has not got yet.
+    pub(crate) promised: Option<Millis>,
     /// GPU seconds (or task seconds, where it has no GPUs) of the generations that ended.
     pub(crate) attained_s: f64,
     /// Learning rates that it announced; kept in a record of their own.
@@ -60,6 +64,7 @@ pub(crate) struct Job {
     pub(crate) slow_moved: Option<Millis>,
     /// What its data set holds, once an agent has told.
     pub(crate) data: Option<DataReport>,
+    pub(crate) pauses: Pauses,
     /// The user's own curve, parsed once. One that an older build took and this one does not read
     /// leaves Eqn. (1).
     pub(crate) curve: Option<Curve>,
@@ -80,6 +85,7 @@ impl Job {
             decision: None,
             publishing: None,
             gap_since: None,
+            promised: None,
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),
@@ -87,6 +93,7 @@ impl Job {
             slow: SlowJob::default(),
             slow_moved: None,
             data: None,
+            pauses: Pauses::default(),
             curve,
             loss_fit: None,
             loss_fit_points: 0,

@@ -17,7 +17,7 @@ impl Control {
         if let Some(node) = self.nodes.get_mut(id) {
             node.tells_notes = true;
         }
-        let Notes { blocks, arrivals, links, troubles, data } = notes;
+        let Notes { blocks, arrivals, links, troubles, data, begun } = notes;
         for report in blocks {
             self.on_blocks(id, report);
         }
@@ -36,6 +36,9 @@ impl Control {
                 Some(job) => job.data = Some(report),
                 None => self.count("data set of an unknown job"),
             }
+        }
+        for report in begun {
+            self.on_begun(report);
         }
     }
 

@@ -150,7 +150,11 @@ impl Control {
         if job.record.once == Some(shape) {
             job.record.once = None;
         }
-        let gap_s = job.gap_since.take().map(|since| now.seconds_since(since));
+        let gap_since = job.gap_since.take();
+        let gap_s = gap_since.map(|since| now.seconds_since(since));
+        if let (Origin::Rescale, Some(since)) = (origin, gap_since) {
+            job.pauses.end(generation, shape, since, now);
+        }
         match origin {
             Origin::Queue => {}
             Origin::Rescale => {

@@ -1,7 +1,7 @@
 //! Moving on: what a job does next when nothing stands in its way, and what its timers say.
 
-use model::JobId;
 use model::reason::Reachability;
+use model::{JobId, Millis, Mode, NodeShare};
 
 use crate::job::epochs::{ended, ended_on_disk};
 use crate::job::phase::{Goal, JobEvent, Move, Next, Phase, Wait};
@@ -9,6 +9,9 @@ use crate::job::{HISTORY_MAX, push_bounded};
 use crate::record::Wish;
 use crate::step::Control;
 use crate::timers::{JobTimer, Timer};
+
+/// What an agent is given to prepare for a job: an import of a second, on a busy node.
+const WARM_MS: u64 = 3000;
 
 /// A running generation's reserved place that is not free by then is given back.
 fn room_timeout_ms(settings: &crate::settings::Settings) -> u64 {
@@ -107,9 +110,26 @@ impl Control {
             self.lose_place(id, reason);
             return;
         }
+        if let Some(at) = self.ready_at(id, &place) {
+            // Whatever it finds then, it lets the job go on.
+            self.timers.set_earliest(Timer::Job(id, JobTimer::Periodic), at);
+            return;
+        }
         if self.fits_now(id, &place.placement).is_ok() || self.is_circle_breaker(id) {
             self.begin_save(id, Goal::Leave(Next::Start(place)));
         }
+    }
+
+    /// When the nodes of a place will have prepared for a job that is new to one of them; none
+    /// where nothing is to be waited for. Asynchronous workers stop as soon as they are asked to;
+    /// for synchronous ones a step is named that lies as far ahead.
+    fn ready_at(&self, id: JobId, place: &Move) -> Option<Millis> {
+        let job = self.job(id);
+        let held = job.placement();
+        let is_new = |share: &NodeShare| held.0.iter().all(|other| other.node != share.node);
+        let at = job.promised?.plus(WARM_MS);
+        let waits = job.spec().mode == Mode::Async && place.placement.0.iter().any(is_new);
+        (waits && self.now.mono < at).then_some(at)
     }
 
     /// Nobody is leaving a place, so nothing will become free by itself: the first of those that
@@ -152,8 +172,9 @@ impl Control {
 
     /// Writes down a move at the moment that its checkpoint is safe.
     pub(crate) fn note_move(&mut self, id: JobId, place: &Move) {
-        let unix = self.now.unix;
+        let (unix, now) = (self.now.unix, self.now.mono);
         let job = self.job_mut(id);
+        job.pauses.published(now);
         let from = job.shape();
         let loss = job.live.as_ref().and_then(|live| live.loss(|report| report.recent));
         let decision = model::view::DecisionView {

@@ -47,7 +47,13 @@ impl Control {
         let Some(live) = job.live.as_mut() else { return };
         if live.tasks.get(&report.task) != Some(&report.state) {
             live.tasks.insert(report.task, report.state.clone());
+            if let (TaskState::Running { ready: true, .. }, Phase::Starting { .. }) =
+                (&report.state, job.phase())
+            {
+                self.note_ready(report.job);
+            }
         }
+        let job = self.job_mut(report.job);
         let TaskState::Exited(exit) = &report.state else { return };
         if !matches!(job.phase(), Phase::Stopping { .. }) {
             // An agent ends tasks by itself after a long silence; neither that nor an order of

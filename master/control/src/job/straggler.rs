@@ -13,8 +13,8 @@ use crate::room::demand;
 use crate::slow::Rule;
 use crate::step::Control;
 
-/// A window holds at least so many heartbeats.
-const BEATS: u64 = 3;
+/// Twice the number of heartbeats that a window holds at least.
+const HALF_BEATS: u64 = 5;
 /// Between two replacements of one job: doubled with each, up to the time of a node's flag.
 const SPACING_MS: u64 = 60_000;
 /// Moves of a slow worker that may come to nothing in one generation.
@@ -28,7 +28,7 @@ impl Control {
         let beat_ms = nodes.map(|node| node.record.beat_ms).max().unwrap_or(0);
         let settings = &self.settings;
         (settings.straggler_windows > 0).then(|| Rule {
-            window_ms: settings.straggler_window_ms.max(beat_ms.saturating_mul(BEATS)),
+            window_ms: settings.straggler_window_ms.max(beat_ms.saturating_mul(HALF_BEATS) / 2),
             windows: settings.straggler_windows,
             ratio: settings.straggler_ratio,
         })

@@ -8,6 +8,7 @@ use model::agent::{
     Part, RateReport, TaskReport, TaskState, WorkerReport,
 };
 use model::client::{Change, Read};
+use model::notes::{BlocksReport, Notes};
 use model::{
     BootId, Bounds, CheckpointId, Generation, Incarnation, JobId, Millis, NodeShare, Placement,
     Resources, RoundId, Shape, Task,
@@ -104,6 +105,11 @@ fn rate_report() -> impl Strategy<Value = RateReport> {
     (name(), 0..4_u32, count(), number()).prop_map(|((job, generation), worker, step, rate)| {
         RateReport { job, generation, worker, step, rate }
     })
+}
+
+fn blocks_report() -> impl Strategy<Value = BlocksReport> {
+    (name(), proptest::collection::vec(count(), 0..5))
+        .prop_map(|((job, generation), blocks)| BlocksReport { job, generation, blocks })
 }
 
 fn checkpoint_report() -> impl Strategy<Value = CheckpointReport> {
@@ -231,6 +237,7 @@ enum Blow {
     Connect(u32, u64, Introduction),
     Beat(u32, u64, Heartbeat),
     Rates(u32, u64, Vec<RateReport>),
+    Blocks(u32, u64, Vec<BlocksReport>),
     Disconnect(u32, u64),
     Change(Change, bool),
     /// A plan drawn at random, for the round in flight.
@@ -248,6 +255,8 @@ fn blow() -> impl Strategy<Value = Blow> {
         4 => (0..4_u32, 0..40_u64, heartbeat()).prop_map(|(n, s, b)| Blow::Beat(n, s, b)),
         1 => (0..4_u32, 0..40_u64, proptest::collection::vec(rate_report(), 0..4))
             .prop_map(|(n, s, r)| Blow::Rates(n, s, r)),
+        1 => (0..4_u32, 0..40_u64, proptest::collection::vec(blocks_report(), 0..4))
+            .prop_map(|(n, s, b)| Blow::Blocks(n, s, b)),
         1 => (0..4_u32, 0..40_u64).prop_map(|(n, s)| Blow::Disconnect(n, s)),
         3 => (change(), any::<bool>()).prop_map(|(c, dry)| Blow::Change(c, dry)),
         3 => plan().prop_map(Blow::Plan),
@@ -283,6 +292,11 @@ fn strike(world: &mut World, blow: Blow, requests: &mut u64) {
         Blow::Rates(node, drawn, rates) => {
             let session = session(world, node, drawn);
             let _ = world.control.step(now, Event::Rates { node: n(node), session, rates });
+        }
+        Blow::Blocks(node, drawn, blocks) => {
+            let session = session(world, node, drawn);
+            let notes = Box::new(Notes { blocks, ..Notes::default() });
+            let _ = world.control.step(now, Event::Notes { node: n(node), session, notes });
         }
         Blow::Disconnect(node, drawn) => {
             let session = session(world, node, drawn);
@@ -342,6 +356,10 @@ impl World {
             let marks = job.rates.marks().to_vec();
             Record::RatesV1(crate::record::RateRecord { job: *id, marks })
         }));
+        records.extend(control.jobs.iter().map(|(id, job)| {
+            let (sizes, assigned) = (job.blocks.sizes().to_vec(), job.blocks.assigned());
+            Record::BlocksV1(crate::record::BlocksRecord { job: *id, sizes, assigned })
+        }));
         let ports: BTreeMap<_, _> = control.ports.clone();
         records.extend(ports.into_iter().map(|(host, ports)| Record::PortsV1 { host, ports }));
         records
@@ -375,7 +393,7 @@ proptest! {
             prop_assert!(world.control.read(now, &read).is_ok());
         }
         for id in world.control.jobs.keys() {
-            for read in [Read::Job { job: *id }, Read::Why { job: *id }] {
+            for read in [Read::Job { job: *id }, Read::JobMore { job: *id }, Read::Why { job: *id }] {
                 let reply = world.control.read(now, &read);
                 prop_assert!(reply.is_ok());
             }

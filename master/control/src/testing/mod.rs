@@ -10,11 +10,13 @@ mod faults;
 mod fuzz;
 mod leftovers;
 mod restarts;
+mod storage;
 mod stories;
 mod stragglers;
 mod table;
 mod training;
 mod trouble;
+mod warm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +56,8 @@ pub(crate) struct World {
     pub(crate) saves_fail: bool,
     /// Speeds of nodes as shares of the usual one.
     pub(crate) speeds: BTreeMap<NodeId, f64>,
+    /// A failing save says that storage is away.
+    pub(crate) storage_away: bool,
     /// Trainings that start now never make a step.
     pub(crate) hang_at_start: bool,
     requests: u64,
@@ -137,6 +141,7 @@ impl World {
             store_fails: false,
             saves_fail: false,
             speeds: BTreeMap::new(),
+            storage_away: false,
             hang_at_start: false,
             requests: 0,
             sessions: 0,

@@ -72,6 +72,15 @@ fn a_move_is_predicted_measured_and_written_down() {
     let entry = round.jobs.iter().find(|entry| entry.id == id).unwrap();
     assert!(entry.measured_steps_per_s.is_some());
     assert!(detail.row.rescales >= 1 && detail.paused_s >= cost);
+    let Ok(Answer::JobMore(more)) = world.read(&Read::JobMore { job: id }) else {
+        panic!("no more")
+    };
+    let pause = more.pauses.last().expect("its parts were measured");
+    assert_eq!((pause.from, pause.to), (Shape::new(1, 2), Shape::new(2, 4)));
+    let parts = [pause.save_s, pause.publish_s, pause.stop_s, pause.launch_s, pause.begin_s];
+    assert!(parts.iter().all(|part| *part >= 0.0), "{pause:?}");
+    assert!((parts.iter().sum::<f64>() - cost).abs() < 1e-6, "the parts are the whole: {pause:?}");
+    assert!((pause.total_s - cost).abs() < 1e-6, "{pause:?}");
 }
 
 #[test]

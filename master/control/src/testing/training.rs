@@ -251,7 +251,11 @@ impl Training {
         }
     }
 
-    fn checkpoint_states(&self, worker: u32, fails: bool) -> Vec<(CheckpointId, CheckpointState)> {
+    fn checkpoint_states(
+        &self,
+        worker: u32,
+        fails: Option<&str>,
+    ) -> Vec<(CheckpointId, CheckpointState)> {
         let mut states = Vec::new();
         if let Some(missed) = self.missed {
             states.push((missed, CheckpointState::Missed { step: self.step() }));
@@ -279,8 +283,11 @@ impl Training {
                     },
                 ));
             }
-            if fails && since_ms >= 500 && worker == 0 {
-                let error = "cannot write server-0.npz: disk quota exceeded".to_owned();
+            if let Some(why) = fails
+                && since_ms >= 500
+                && worker == 0
+            {
+                let error = format!("{why}cannot write server-0.npz: disk quota exceeded");
                 states.push((checkpoint, CheckpointState::Failed { error }));
             }
         }
@@ -360,6 +367,10 @@ impl World {
     pub(crate) fn reports(&self, node: &NodeId) -> Reports {
         let mut reports = Reports::default();
         let agent = &self.agents[node];
+        let fails = self.saves_fail.then_some(match self.storage_away {
+            true => model::agent::STORAGE_AWAY,
+            false => "",
+        });
         for (job, generation, task) in agent.ledger.keys().copied() {
             let Some(training) = self.trainings.get(&(job, generation)) else { continue };
             if task.role != Role::Worker {
@@ -379,7 +390,7 @@ impl World {
                     samples: *samples,
                 });
             }
-            for (checkpoint, state) in training.checkpoint_states(worker, self.saves_fail) {
+            for (checkpoint, state) in training.checkpoint_states(worker, fails) {
                 reports.checkpoints.push(CheckpointReport {
                     job,
                     generation,

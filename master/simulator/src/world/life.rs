@@ -84,8 +84,8 @@ impl World {
             return;
         }
         training.rate = truth.rate(&training.placement, self.options.network);
-        let speeds = training.nodes.iter().map(|node| self.agents[*node].speed);
-        training.slow = speeds.fold(f64::INFINITY, f64::min);
+        let agents = &self.agents;
+        training.take_speeds(|node| agents[node].speed);
         if truth.outcome.restarts > 0 {
             truth.outcome.rescale_s += self.now.seconds_since(training.begun);
         }
@@ -163,8 +163,8 @@ impl World {
         for name in names {
             let Some(training) = self.trainings.get_mut(&name) else { continue };
             training.accrue(self.now);
-            let speeds = training.nodes.iter().map(|node| self.agents[*node].speed);
-            training.slow = speeds.fold(f64::INFINITY, f64::min);
+            let agents = &self.agents;
+            training.take_speeds(|node| agents[node].speed);
             self.appoint(name);
         }
     }

@@ -4,8 +4,7 @@
 //! training goes on at a constant rate, so that progress accrues exactly and a completion is known
 //! to the millisecond. Agents obey desired sets by the rules of the real ones, with sessions,
 //! incarnations and generations; what they tell goes through a link that may be late, lose
-//! messages or be cut. One engine has two fidelities ([`Fidelity`]): exact, for faults, and coarse,
-//! for long traces.
+//! messages or be cut. Of the two fidelities ([`Fidelity`]), exact is for faults, coarse for traces.
 
 mod agent;
 mod carry;
@@ -208,6 +207,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
         policy: options.policy.clone(),
         profile_shapes_max: if fitted { usual.profile_shapes_max } else { 0 },
         jobs_queued_max: usize::MAX,
+        pause_share: 1.0, // published policies know no such bound
         ..usual
     };
     if let Fidelity::Coarse { .. } = options.fidelity {
@@ -216,6 +216,8 @@ pub(crate) fn settings(options: &Options) -> Settings {
         settings.start_timeout_ms = NEVER_MS;
         settings.checkpoint_timeout_ms = NEVER_MS;
         settings.stall_ms = NEVER_MS;
+        // Reports are far apart, and all workers tell the same.
+        settings.straggler_windows = 0;
         settings.stop_grace_ms = NEVER_MS;
         // More than can end in one step: an end is known by its record.
         settings.jobs_finished_kept = 1_000;

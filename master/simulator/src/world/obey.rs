@@ -178,6 +178,7 @@ impl World {
             since: now,
             rate: 0.0,
             slow: 1.0,
+            speeds: Vec::new(),
             moved_s: 0.0,
             stepped: false,
             finished: false,

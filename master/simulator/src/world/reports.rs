@@ -46,6 +46,7 @@ pub(super) fn observe(training: &mut Training, truth: &Truth, speed_noise: f64) 
             1.0
         };
         training.sums.seen_s += grown * noise;
+        training.compute(grown * noise);
         training.sums.told_s = steps_s;
     }
     if let Some(epoch) = truth.epoch {
@@ -152,7 +153,10 @@ fn worker_report(job: &Job, truth: &Truth, training: &Training, task: Task) -> W
         epoch: u32::try_from(count(epoch)).unwrap_or(u32::MAX),
         steps,
         steps_s: sums.seen_s,
-        compute_s: sums.seen_s * 0.5,
+        compute_s: usize::try_from(worker)
+            .ok()
+            .and_then(|at| sums.computed_s.get(at).copied())
+            .unwrap_or(0.0),
         samples: 0,
         loss_sum,
         loss_count,

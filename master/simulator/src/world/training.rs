@@ -37,6 +37,8 @@ pub(super) struct Training {
     pub(super) since: Millis,
     pub(super) rate: f64,
     pub(super) slow: f64,
+    /// Speed of each worker's node.
+    pub(super) speeds: Vec<f64>,
     /// Seconds that it trained.
     pub(super) moved_s: f64,
     pub(super) stepped: bool,
@@ -61,6 +63,8 @@ pub(super) struct Sums {
     pub(super) told_work: f64,
     pub(super) told_s: f64,
     pub(super) seen_s: f64,
+    /// Of each worker, in s: its own computing.
+    pub(super) computed_s: Vec<f64>,
     pub(super) loss_sum: f64,
     pub(super) loss_count: u64,
     pub(super) recent: Option<(u32, f64)>,
@@ -113,6 +117,7 @@ impl Sums {
             told_work: work,
             told_s: 0.0,
             seen_s: 0.0,
+            computed_s: Vec::new(),
             loss_sum: 0.0,
             loss_count: 0,
             recent: None,
@@ -131,6 +136,25 @@ impl Training {
             SaveState::Missed { .. } => false,
         });
         self.ready && !self.broken && !self.finished && !stands
+    }
+
+    /// Takes the speeds of the nodes as they are: all wait for the slowest.
+    pub(super) fn take_speeds(&mut self, speed_of: impl Fn(usize) -> f64) {
+        self.slow = self.nodes.iter().map(|node| speed_of(*node)).fold(f64::INFINITY, f64::min);
+        self.speeds = (0..self.shape.workers)
+            .map(|worker| self.alive.get(&Task::worker(worker)).map_or(1.0, |node| speed_of(*node)))
+            .collect();
+    }
+
+    /// Counts a stretch of training to each worker's own computing: half of a step where nobody is
+    /// slow, and as much longer as its node is slower. The rest of the step is waiting.
+    pub(super) fn compute(&mut self, seconds: f64) {
+        self.sums.computed_s.resize(self.speeds.len(), 0.0);
+        for (sum, speed) in self.sums.computed_s.iter_mut().zip(&self.speeds) {
+            // In async mode each worker's step is told as equally long.
+            let share = if self.mode == Mode::Sync { self.slow / speed } else { 1.0 };
+            *sum += seconds * 0.5 * share;
+        }
     }
 
     /// Brings the work up to now.

@@ -116,6 +116,38 @@ fn a_lost_node_costs_at_most_an_interval_and_a_restart() {
 }
 
 #[test]
+fn a_slow_nodes_worker_is_replaced_once_and_the_job_goes_on_at_its_speed() {
+    let options = Options {
+        fidelity: Fidelity::exact(),
+        rounds: Rounds { interval_s: 600.0, spacing_s: Some(0.01) },
+        ..Options::default()
+    };
+    let mut team = pinned(Shape::new(1, 4));
+    // One worker on each node of 2 cores.
+    (team.worker.cpus_milli, team.server.cpus_milli) = (1500, 500);
+    let jobs = vec![team];
+    let healthy = done(&cluster(5, 2), jobs.clone(), &options).completion_times()[0];
+    let workload = simulator::workload::Workload { jobs };
+    let mut world = simulator::world::World::new(&cluster(5, 2), &workload, &options).unwrap();
+    world.until(60.0).unwrap();
+    let record = world.control().job_records().next().unwrap();
+    let placement = record.phase.life().unwrap().placement.clone();
+    let share = placement.0.iter().find(|share| share.workers > 0 && share.servers == 0).unwrap();
+    let slow = (0..5).find(|node| super::n(*node) == share.node).unwrap();
+    world.slow(slow, 0.3);
+    while !world.is_done() && world.now_s() < 5_000.0 {
+        world.step().unwrap();
+    }
+    let told = events(&world);
+    let moves = told.iter().filter(|told| told.contains(" moves from ")).count();
+    assert_eq!(moves, 1, "{told:#?}");
+    assert!(told.iter().any(|told| told.contains("is flagged slow")), "{told:#?}");
+    // Named within four windows of 6 s, moved at a cost of 15 s.
+    let jct = world.outcome().completion_times()[0];
+    assert!(jct < healthy + 24.0 + 30.0, "{jct} {healthy}");
+}
+
+#[test]
 fn an_oracle_and_the_daemons_own_estimates_both_end() {
     let loss = Loss {
         beta: [0.5, 0.4, 0.1],
