@@ -82,7 +82,7 @@ async fn answer(
         Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
         Call::Change(change) => {
             let (dry_run, reason) = (request.dry_run, request.reason);
-            let reply = match shared::unshared(door, &change).await {
+            let reply = match shared::unshared(door, &change, dry_run).await {
                 Some(refusal) => Err(refusal),
                 None => {
                     let (reply, answer) = oneshot::channel();

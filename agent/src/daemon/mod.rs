@@ -1,6 +1,7 @@
 //! The daemon's one owner of state: everything else (the session, children, sockets, the GPU
 //! probe, blocking work) only sends it events.
 
+mod asked;
 mod assignment;
 mod beat;
 mod data;
@@ -19,14 +20,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::agent::{AgentAnswer, AgentQuery, Desired, ProbeAct};
+use model::agent::Desired;
 use model::notes::Extras;
-use model::{BootId, Generation, JobId, Millis, NodeId, OnDisconnect, Task};
-use tokio::sync::{mpsc, oneshot, watch};
+use model::{BootId, Millis, NodeId, OnDisconnect, Task};
+use tokio::sync::{mpsc, watch};
 
-use crate::checkpoint;
 use crate::clock;
-use crate::config::{Settings, TaskUser};
+use crate::config::Settings;
 use crate::gateway::Gateway;
 use crate::ledger::{Key, Ledger, LedgerFile, State};
 use crate::obey::{Action, obey};
@@ -51,8 +51,6 @@ const COALESCE_MS: u64 = 100;
 /// News leave at once, until so many heartbeats came close together: half of what a master lets
 /// through.
 const BEATS_AT_ONCE: u64 = 10;
-/// Longest answer to a question for a log.
-const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How often sizes of logs are looked at while tasks run, and first children of an earlier life
 /// of the agent, whose end nobody tells it.
 const WATCH_MS: u64 = 1000;
@@ -205,13 +203,7 @@ impl Agent {
                 self.write_assignments(now);
                 self.bring_data();
             }
-            Event::Query(AgentQuery::Probe { folder, name, act }, reply) => {
-                probe_folder(self.settings.user.clone(), folder, name, act, reply);
-            }
-            Event::Query(AgentQuery::Log { job, generation, task, bytes_max }, reply) => {
-                // Whoever asked may be gone: then nobody needs the answer.
-                let _ = reply.send(self.log(job, generation, task, bytes_max));
-            }
+            Event::Query(query, reply) => self.on_query(query, reply),
             Event::Started { mark, started } => self.on_started(&mark, started, now),
             Event::Ended { mark, code, signal } => self.on_ended(&mark, code, signal, now),
             Event::Orphaned { mark } => self.on_orphaned(&mark, now),
@@ -391,20 +383,6 @@ impl Agent {
         }
     }
 
-    fn log(
-        &self,
-        job: JobId,
-        generation: Option<Generation>,
-        task: Task,
-        bytes_max: u32,
-    ) -> AgentAnswer {
-        let bytes_max = u64::from(bytes_max).min(LOG_BYTES_MAX);
-        match self.logs.tail(job, generation, task, bytes_max) {
-            Ok((generation, text)) => AgentAnswer::Log { generation, text },
-            Err(why) => AgentAnswer::Refused(why),
-        }
-    }
-
     fn on_report(&mut self, key: Key, datagram: &telemetry::Datagram, now: Millis) {
         let Some(telemetry) = self.live.get_mut(&key).and_then(|live| live.telemetry.as_mut())
         else {
@@ -429,33 +407,6 @@ impl Agent {
         }
     }
 
-    fn watch_logs(&mut self) {
-        if self.rotating {
-            return;
-        }
-        let full: Vec<(Key, Task)> = self
-            .live
-            .iter()
-            .flat_map(|(&key, live)| live.tasks.keys().map(move |&task| (key, task)))
-            .filter(|&(key, task)| self.logs.is_full(key, task))
-            .collect();
-        if full.is_empty() {
-            return;
-        }
-        self.rotating = true;
-        self.due.watch = clock::now().plus(WATCH_MS / 5);
-        let (logs, events) = (self.logs.clone(), self.events.clone());
-        tokio::task::spawn_blocking(move || {
-            for (key, task) in full {
-                if let Err(error) = logs.rotate(key, task) {
-                    tracing::warn!(%key, %task, %error, "cannot bound the output of a task");
-                }
-            }
-            // The loop has ended where nobody listens any more.
-            let _ = events.blocking_send(Event::Rotated);
-        });
-    }
-
     fn mark(&self, key: Key, task: Task) -> Mark {
         crate::task::adopt::mark_of(&self.node, key, task)
     }
@@ -464,21 +415,6 @@ impl Agent {
     fn folder(&self, key: Key) -> PathBuf {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
-}
-
-/// Answers whether a folder of several hosts is one. A file system may not answer at all.
-fn probe_folder(
-    user: TaskUser,
-    folder: String,
-    name: String,
-    act: ProbeAct,
-    reply: oneshot::Sender<AgentAnswer>,
-) {
-    tokio::task::spawn_blocking(move || {
-        let found = checkpoint::probe(&folder, &name, act, &user);
-        // Whoever asked may be gone: then nobody needs the answer.
-        let _ = reply.send(found.map_or_else(AgentAnswer::Refused, AgentAnswer::Probed));
-    });
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ impl Agent {
             .inspect_err(|error| tracing::warn!(%key, %error, "tasks have no way to storage"))
             .ok();
         if let Some(files) = &files {
-            files.want(|wanted| wanted.order.clone_from(&held.order));
+            files.take_up(held.order.as_ref());
         }
         let live: &mut Live = self.live.entry(key).or_default();
         live.reader = reader;

@@ -18,15 +18,16 @@ use storage::{Storage, Sum};
 
 use super::spool::{Checkpoint, plain};
 use super::{Answer, Kind, Request, Service, Trouble, Wanted, transfer};
+use crate::clock;
 use crate::daemon::Event;
 
 /// A task may hear of an order from another node before this agent does.
 const ORDER_LIMIT: Duration = Duration::from_secs(10);
 /// While storage is away, workers that stand still wait this long for it, and others longer.
-const HELD_LIMIT: Duration = Duration::from_secs(20);
-const UNHELD_LIMIT: Duration = Duration::from_secs(90);
+const HELD_MS: u64 = 20_000;
+const UNHELD_MS: u64 = 90_000;
 /// A generation that cannot read its checkpoint waits this long before it gives up.
-const RESUME_LIMIT: Duration = Duration::from_secs(150);
+const RESUME_MS: u64 = 150_000;
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often a file of another node is looked for.
@@ -59,6 +60,10 @@ fn stands(wanted: &Wanted, id: CheckpointId) -> bool {
 
 fn called_off() -> Trouble {
     Trouble::new(Kind::Refused, "the checkpoint was called off")
+}
+
+fn limit_ms(order: &CheckpointOrder) -> u64 {
+    if order.hold { HELD_MS } else { UNHELD_MS }
 }
 
 impl Service {
@@ -102,7 +107,17 @@ impl Service {
     pub(super) async fn spool(&self, request: &Request) -> Result<Answer, Trouble> {
         let (_, of) = self.ordered(request).await?;
         let spool = self.gateway.spool.clone();
-        let path = self.gateway.blocking(move || spool.make(&of)).await?;
+        let resume = self.wanted.borrow().resume.clone();
+        let make = move || {
+            // On a node of servers nobody has made room yet.
+            if !spool.folder(&of).exists() {
+                let resume = resume.and_then(|url| Checkpoint::of(&url).ok());
+                let live: Vec<Checkpoint> = resume.into_iter().chain([of.clone()]).collect();
+                spool.make_room(of.job, &live)?;
+            }
+            spool.make(&of)
+        };
+        let path = self.gateway.blocking(make).await?;
         Ok(Answer::new([("path", path.display().to_string().into())]))
     }
 
@@ -128,17 +143,37 @@ impl Service {
             let parts = self.store(&order, &of, &files).await?;
             return Ok(Answer::new([("parts", parts.into())]));
         }
-        let (service, key, events) = (self.clone(), self.key, self.gateway.events.clone());
-        tokio::spawn(async move {
-            if let Err(trouble) = service.store(&order, &of, &files).await
-                && stands(&service.wanted.borrow(), id)
-            {
-                // The loop has ended where nobody listens any more.
-                let why = trouble.words;
-                let _ = events.send(Event::Part { key, checkpoint: id, why }).await;
-            }
-        });
+        let service = self.clone();
+        tokio::spawn(async move { service.store_for_nobody(&order, &of, &files).await });
         Ok(Answer::default())
+    }
+
+    /// Stores parts that no task waits for.
+    async fn store_for_nobody(&self, order: &CheckpointOrder, of: &Checkpoint, files: &[String]) {
+        let (key, checkpoint) = (self.key, order.checkpoint);
+        if let Err(trouble) = self.store(order, of, files).await
+            && stands(&self.wanted.borrow(), checkpoint)
+        {
+            // The loop has ended where nobody listens any more.
+            let why = trouble.words;
+            let _ = self.gateway.events.send(Event::Part { key, checkpoint, why }).await;
+        }
+    }
+
+    /// Stores what servers handed over to an earlier life of the agent. One that does so itself
+    /// meanwhile does no harm: the same part is stored once.
+    pub(super) async fn take_up(&self) {
+        let order = self.wanted.borrow().order.clone();
+        let Some(order) = order.filter(|order| !order.released) else { return };
+        let Ok(of) = Checkpoint::of(&order.directory) else { return };
+        for name in self.gateway.spool.files(&of) {
+            // A server's table comes last: its part is whole.
+            let server = name.strip_suffix(".json").filter(|name| name.starts_with("server-"));
+            if let Some(server) = server {
+                let files = [format!("{server}.npz"), name.clone()];
+                self.store_for_nobody(&order, &of, &files).await;
+            }
+        }
     }
 
     async fn store(
@@ -161,8 +196,7 @@ impl Service {
         of: &Checkpoint,
         file: &str,
     ) -> Result<Sum, Trouble> {
-        let limit = if order.hold { HELD_LIMIT } else { UNHELD_LIMIT };
-        let stored = self.patiently(limit, || {
+        let stored = self.patiently(limit_ms(order), || {
             let (gateway, of, file) = (Arc::clone(&self.gateway), of.clone(), file.to_owned());
             move || {
                 let (mut content, bytes) = gateway.spool.open(&of, &file)?;
@@ -173,31 +207,24 @@ impl Service {
         self.while_wanted(order.checkpoint, stored).await
     }
 
-    /// Does work again while storage is away, up to a limit.
-    async fn patiently<T, W>(&self, limit: Duration, work: impl Fn() -> W) -> Result<T, Trouble>
+    /// Does work again while storage is away, for so many ms. A try under way is never cut: a large
+    /// part may take its time.
+    async fn patiently<T, W>(&self, limit_ms: u64, work: impl Fn() -> W) -> Result<T, Trouble>
     where
         T: Send + 'static,
         W: FnOnce() -> Result<T, Trouble> + Send + 'static,
     {
-        let tries = async {
-            let mut rest = RETRY_FIRST;
-            loop {
-                match self.gateway.blocking(work()).await {
-                    Err(trouble) if trouble.kind == Kind::Unavailable => {
-                        tracing::debug!(key = %self.key, words = trouble.words, "tried again soon");
-                        self.note_trouble(trouble);
-                    }
-                    other => return other,
+        let until = clock::now().plus(limit_ms);
+        let mut rest = RETRY_FIRST;
+        loop {
+            match self.gateway.blocking(work()).await {
+                Err(trouble) if trouble.kind == Kind::Unavailable && clock::now() < until => {
+                    tracing::debug!(key = %self.key, words = trouble.words, "tried again soon");
                 }
-                tokio::time::sleep(rest).await;
-                rest = (rest * 2).min(RETRY_MAX);
+                other => return other,
             }
-        };
-        match tokio::time::timeout(limit, tries).await {
-            Ok(done) => done,
-            Err(_) => Err(self.noted_trouble().unwrap_or_else(|| {
-                Trouble::away(format_args!("it did not answer in {} s", limit.as_secs()))
-            })),
+            tokio::time::sleep(rest).await;
+            rest = (rest * 2).min(RETRY_MAX);
         }
     }
 
@@ -206,7 +233,7 @@ impl Service {
     pub(super) async fn get(&self, request: &Request) -> Result<Answer, Trouble> {
         let (order, of) = self.ordered(request).await?;
         let path = of.file(plain(request.text("file")?)?);
-        let limit = if order.hold { HELD_LIMIT } else { UNHELD_LIMIT };
+        let until = clock::now().plus(limit_ms(&order));
         let found = async {
             let mut rest = LOOK_FIRST;
             loop {
@@ -217,19 +244,16 @@ impl Service {
                     storage.read(&path).map_err(|error| transfer::trouble(&error))
                 };
                 match self.gateway.blocking(read).await {
-                    Ok(content) => return Ok(content),
-                    Err(trouble) if trouble.kind == Kind::Refused => return Err(trouble),
-                    Err(trouble) => self.note_trouble(trouble),
+                    // Its node tells the master where it cannot store it.
+                    Err(Trouble { kind: Kind::Missing, .. }) => {}
+                    Err(trouble) if trouble.kind == Kind::Unavailable && clock::now() < until => {}
+                    other => return other,
                 }
                 tokio::time::sleep(rest).await;
                 rest = (rest * 2).min(LOOK_MAX);
             }
         };
-        // Its node may still try to store it, for as long as it may.
-        let found = tokio::time::timeout(limit + RETRY_MAX, found);
-        let content = self.while_wanted(order.checkpoint, async {
-            found.await.unwrap_or_else(|_| Err(self.noted_trouble().unwrap_or_else(called_off)))
-        });
+        let content = self.while_wanted(order.checkpoint, found);
         Ok(Answer::default().with_body(content.await?))
     }
 
@@ -251,7 +275,7 @@ impl Service {
         }
         if !self.alone {
             // Workers stand still until they have met.
-            let stored = self.patiently(HELD_LIMIT, || {
+            let stored = self.patiently(HELD_MS, || {
                 let (gateway, base) = (Arc::clone(&self.gateway), of.base.clone());
                 let (path, body) = (of.file(&name), body.clone());
                 move || match gateway.storage(&base)?.publish(&path, &body) {
@@ -312,19 +336,11 @@ impl Service {
         }
         let one = self.gateway.one_at_a_time(&of.file(&file));
         let _alone = one.lock().await;
-        let brought = self.patiently(RESUME_LIMIT, || {
+        let brought = self.patiently(RESUME_MS, || {
             let (gateway, of, file) = (Arc::clone(&self.gateway), of.clone(), file.clone());
             move || bring(&gateway, &of, &file)
         });
         Ok(Answer::new([("path", brought.await?.into())]))
-    }
-
-    fn note_trouble(&self, trouble: Trouble) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
-    }
-
-    fn noted_trouble(&self) -> Option<Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

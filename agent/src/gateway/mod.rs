@@ -191,6 +191,7 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Served {
     server: AbortHandle,
+    service: Service,
     wanted: watch::Sender<Wanted>,
 }
 
@@ -220,9 +221,17 @@ impl Served {
             alone,
             wanted: receiver,
             present: Arc::default(),
-            trouble: Arc::default(),
         };
-        Ok(Self { server: server::serve(folder, uid, gid, service)?, wanted })
+        let server = server::serve(folder, uid, gid, service.clone())?;
+        Ok(Self { server, service, wanted })
+    }
+
+    /// Goes on with the order that an earlier life of the agent left.
+    pub(crate) fn take_up(&self, order: Option<&CheckpointOrder>) {
+        let Some(order) = order.filter(|order| is_remote(&order.directory)) else { return };
+        self.want(|wanted| wanted.order = Some(order.clone()));
+        let service = self.service.clone();
+        tokio::spawn(async move { service.take_up().await });
     }
 
     /// The checkpoint that the generation resumes from.
@@ -248,8 +257,6 @@ pub(crate) struct Service {
     alone: bool,
     wanted: watch::Receiver<Wanted>,
     present: Arc<Mutex<Present>>,
-    /// What storage last said, for those who wait in vain.
-    trouble: Arc<Mutex<Option<Trouble>>>,
 }
 
 impl Service {

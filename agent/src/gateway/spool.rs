@@ -95,6 +95,11 @@ impl Spool {
         self.root.join(of.directory())
     }
 
+    /// Names of the files of a checkpoint that are here.
+    pub(crate) fn files(&self, of: &Checkpoint) -> Vec<String> {
+        names(&self.folder(of))
+    }
+
     /// Makes the folder of a checkpoint for the tasks' user; one that exists is fine.
     ///
     /// # Errors

@@ -267,6 +267,23 @@ async fn what_a_server_cannot_store_is_told_by_the_agent() {
     }
 }
 
+#[tokio::test]
+async fn what_was_handed_over_before_a_restart_is_stored_after_it() {
+    let world = world(true);
+    world.order(1);
+    let spool = world.spool(1).await;
+    for file in ["server-0.npz", "server-0.json", "server-1.npz", "parameters.npz"] {
+        fs::write(spool.join(file), file).unwrap();
+    }
+    let order = world.served.wanted.borrow().order.clone();
+    world.served.take_up(order.as_ref());
+    let mut stream = world.connect().await;
+    let answer = ask(&mut stream, json!({"op": "get", "checkpoint": 1, "file": "server-0.json"}));
+    assert_eq!(answer.await.body, b"server-0.json");
+    assert!(world.stored(2, 1, "server-0.npz").exists());
+    assert!(!world.stored(2, 1, "server-1.npz").exists(), "its table is missing");
+}
+
 #[test]
 fn the_spool_keeps_the_last_checkpoints_within_its_bound() {
     let dir = tempfile::tempdir().unwrap();

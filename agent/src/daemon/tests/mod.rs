@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use model::agent::{DesiredGeneration, Exit, Launch, Order, TaskState};
+use model::agent::{AgentAnswer, DesiredGeneration, Exit, Launch, Order, TaskState};
 use model::{Batch, Generation, JobId, Mode, Resources, Revision, Shape};
 use nix::unistd::{User, geteuid};
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The message is written as these bytes, and they read as the message.
-fn recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, hex: &str) {
+pub(crate) fn recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, hex: &str) {
     let frame = net::encode(message, net::FRAME_BYTES_MAX).unwrap();
     let written: String = frame[4..].iter().map(|byte| format!("{byte:02x}")).collect();
     let hex: String = hex.split_whitespace().collect();
@@ -31,8 +31,8 @@ fn recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, he
     assert_eq!(net::decode::<T>(&bytes).as_ref(), Ok(message));
 }
 
-const JOB: JobId = JobId(12);
-const GENERATION: Generation = Generation(3);
+pub(crate) const JOB: JobId = JobId(12);
+pub(crate) const GENERATION: Generation = Generation(3);
 
 fn heartbeat() -> Heartbeat {
     let mut capacity = Resources::new(16_000, 64 << 30, 2);
@@ -171,7 +171,7 @@ fn desired() -> Desired {
     Desired { revision: Revision((2 << 32) + 6), generations }
 }
 
-fn spec() -> JobSpec {
+pub(crate) fn spec() -> JobSpec {
     JobSpec {
         name: "mnist".to_owned(),
         command: vec!["python3".to_owned(), "train.py".to_owned()],

@@ -51,8 +51,8 @@ fn a_rescale_waits_for_storage_and_comes_by_itself() {
 fn a_job_at_its_end_waits_for_its_last_checkpoint() {
     let mut world = World::new(1, 8);
     let mut spec = long();
-    spec.finish = Finish::Epochs(5);
-    spec.epochs_max = 5;
+    spec.finish = Finish::Epochs(30);
+    spec.epochs_max = 30;
     let id = world.running(spec, Shape::new(1, 2));
     away(&mut world, true);
     world.run(900);

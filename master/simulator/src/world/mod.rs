@@ -1,10 +1,9 @@
 //! The daemon's own `control` and `scheduler` in virtual time, with modelled agents and trainings.
 //!
-//! Nothing ticks: [`World`] jumps from one due thing to the next. Between two events every
-//! training goes on at a constant rate, so that progress accrues exactly and a completion is known
-//! to the millisecond. Agents obey desired sets by the rules of the real ones, with sessions,
-//! incarnations and generations; what they tell goes through a link that may be late, lose
-//! messages or be cut. Of the two fidelities ([`Fidelity`]), exact is for faults, coarse for traces.
+//! Nothing ticks: [`World`] jumps from one due thing to the next. Between two events every training
+//! goes on at a constant rate, so that progress accrues exactly. Agents obey desired sets by the
+//! rules of the real ones; what they tell goes through a link that may be late, lose messages or be
+//! cut. Of the two fidelities ([`Fidelity`]), exact is for faults, coarse for traces.
 
 mod agent;
 mod carry;

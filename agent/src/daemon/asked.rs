@@ -1,0 +1,84 @@
+//! Questions of the master, and the logs that most of them are about.
+
+use model::agent::{AgentAnswer, AgentQuery, ProbeAct};
+use model::{Generation, JobId, Task};
+use tokio::sync::oneshot;
+
+use super::{Agent, Event, WATCH_MS};
+use crate::checkpoint;
+use crate::clock;
+use crate::config::TaskUser;
+use crate::ledger::Key;
+
+/// Longest answer to a question for a log.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+impl Agent {
+    pub(super) fn on_query(&mut self, query: AgentQuery, reply: oneshot::Sender<AgentAnswer>) {
+        match query {
+            AgentQuery::Probe { folder, name, act } => {
+                probe_folder(self.settings.user.clone(), folder, name, act, reply);
+            }
+            AgentQuery::Log { job, generation, task, bytes_max } => {
+                // Whoever asked may be gone: then nobody needs the answer.
+                let _ = reply.send(self.log(job, generation, task, bytes_max));
+            }
+        }
+    }
+
+    pub(super) fn log(
+        &self,
+        job: JobId,
+        generation: Option<Generation>,
+        task: Task,
+        bytes_max: u32,
+    ) -> AgentAnswer {
+        let bytes_max = u64::from(bytes_max).min(LOG_BYTES_MAX);
+        match self.logs.tail(job, generation, task, bytes_max) {
+            Ok((generation, text)) => AgentAnswer::Log { generation, text },
+            Err(why) => AgentAnswer::Refused(why),
+        }
+    }
+
+    pub(super) fn watch_logs(&mut self) {
+        if self.rotating {
+            return;
+        }
+        let full: Vec<(Key, Task)> = self
+            .live
+            .iter()
+            .flat_map(|(&key, live)| live.tasks.keys().map(move |&task| (key, task)))
+            .filter(|&(key, task)| self.logs.is_full(key, task))
+            .collect();
+        if full.is_empty() {
+            return;
+        }
+        self.rotating = true;
+        self.due.watch = clock::now().plus(WATCH_MS / 5);
+        let (logs, events) = (self.logs.clone(), self.events.clone());
+        tokio::task::spawn_blocking(move || {
+            for (key, task) in full {
+                if let Err(error) = logs.rotate(key, task) {
+                    tracing::warn!(%key, %task, %error, "cannot bound the output of a task");
+                }
+            }
+            // The loop has ended where nobody listens any more.
+            let _ = events.blocking_send(Event::Rotated);
+        });
+    }
+}
+
+/// Answers whether a folder of several hosts is one. A file system may not answer at all.
+fn probe_folder(
+    user: TaskUser,
+    folder: String,
+    name: String,
+    act: ProbeAct,
+    reply: oneshot::Sender<AgentAnswer>,
+) {
+    tokio::task::spawn_blocking(move || {
+        let found = checkpoint::probe(&folder, &name, act, &user);
+        // Whoever asked may be gone: then nobody needs the answer.
+        let _ = reply.send(found.map_or_else(AgentAnswer::Refused, AgentAnswer::Probed));
+    });
+}
