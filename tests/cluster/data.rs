@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use harness::binaries::{Binaries, checkout};
 use harness::hdfs::{Hdfs, HdfsOptions};
 use harness::jobs::{Finish, JobFile};
+use harness::setup::Environment;
 use harness::{Cluster, ClusterOptions};
 
 use crate::common::{MINUTE, show, submit, wait_job, wait_phase, wait_shape, wait_steps};
@@ -79,6 +80,7 @@ fn each_once(rows: &[Row]) -> Result<()> {
 }
 
 /// The script that counts, where the tasks' user may read it, and the folder for what it counts.
+/// Its 600 steps take half a minute at least, so that every rescale comes before the end.
 fn counting(cluster: &Cluster, name: &str, data: String) -> Result<JobFile> {
     let script = cluster.environment.scripts.join("count_records.py");
     fs::copy(checkout().join("agent/python/tests/scripts/count_records.py"), &script)?;
@@ -86,7 +88,7 @@ fn counting(cluster: &Cluster, name: &str, data: String) -> Result<JobFile> {
     fs::create_dir(&counted)?;
     fs::set_permissions(&counted, Permissions::from_mode(0o777))?;
     let mut file = JobFile::new(name, "count_records.py", &cluster.checkpoints());
-    file.arguments = vec![counted.display().to_string(), "0.02".to_owned()];
+    file.arguments = vec![counted.display().to_string(), "0.05".to_owned()];
     file.batch = "global = 800".to_owned();
     file.finish = Finish::Epochs(u32::try_from(EPOCHS)?);
     file.data = data;
@@ -179,6 +181,49 @@ fn a_set_that_is_damaged_or_not_the_users_fails_the_job_in_words() -> Result<()>
         wait_job(&cluster, &job, "the job to fail", MINUTE, |shown| shown["phase"] == "FAILED")?;
         let shown = show(&cluster, &job)?.to_string();
         ensure!(shown.contains(words) && shown.contains(name), "{shown}");
+    }
+    Ok(())
+}
+
+/// A script alone makes the same index as an agent, so that what is tried at a desk holds.
+#[test]
+fn the_package_and_the_agent_index_alike() -> Result<()> {
+    let environment = Environment::ready()?;
+    let agent = &Binaries::build()?.agent;
+    let folder = tempfile::tempdir()?;
+    let python = |arguments: &[&str]| -> Result<Vec<u8>> {
+        let output = Command::new(&environment.python)
+            .args(arguments)
+            .env("PYTHONPATH", &environment.package)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(output.stdout)
+    };
+    let digits = folder.path().join("digits.rec").display().to_string();
+    let script = environment.scripts.join("digits_records.py").display().to_string();
+    python(&[&script, "--write", &digits, "--samples", "300"])?;
+    let fixed = folder.path().join("fixed").display().to_string();
+    fs::write(&fixed, vec![7; 7000])?;
+    let scripts = environment.scripts.display().to_string();
+    let scan = "import sys; from optimus import index; place, format, size = sys.argv[1:]; \
+                found = index.scan(place, format, int(size) or None, 4096); \
+                sys.stdout.buffer.write(found.encode())";
+    for (place, format, size) in [
+        (&digits, "recordio", "0"),
+        (&fixed, "fixed", "7"),
+        (&scripts, "lines", "0"),
+        (&scripts, "files", "0"),
+    ] {
+        let mut command = Command::new(agent);
+        command.args(["index-data", place, "--format", format, "--chunk", "4096B"]);
+        if size != "0" {
+            command.args(["--record-bytes", size]);
+        }
+        let output = command.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let by_package = python(&["-c", scan, place, format, size])?;
+        ensure!(output.stdout == by_package, "{format}: the two indexes differ");
     }
     Ok(())
 }

@@ -418,7 +418,10 @@ def open_dataset(
         source: Union[LocalSource, RemoteSource] = LocalSource(place, index)
     else:
         if settings.data is None:
-            raise SettingsError("the job has no data set; add [data] to its file")
+            raise SettingsError(
+                "the job has no data set: add [data] to its file, or update an agent before "
+                "protocol 3, which brings none"
+            )
         assert settings.directory is not None, "it is distributed"
         text = _await(settings.directory, pause)
         index = Index.decode(text)

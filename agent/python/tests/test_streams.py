@@ -14,9 +14,9 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from fake_agent import EXAMPLES, Generation  # noqa: E402
+from fake_agent import EXAMPLES, Generation, await_true  # noqa: E402
 from optimus import index  # noqa: E402
-from test_rescale import run_alone  # noqa: E402
+from test_rescale import global_losses, run_alone  # noqa: E402
 
 COUNT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts", "count_records.py")
 
@@ -56,25 +56,50 @@ class Streams(unittest.TestCase):
         return started
 
     def train(
-        self, generations: List[Tuple[Tuple[int, int], Optional[int]]], **options: object
+        self, generations: List[Tuple[Tuple[int, int], Optional[int]]], losses: bool = False,
+        **options: object,
     ) -> None:
-        """Generations of the given shapes, each stopped by a checkpoint at a step."""
+        """Generations of the given shapes, each stopped by a checkpoint at a step.
+
+        ``losses``: the loss, tens at the beginning, must not jump where the next one goes on.
+        """
         resume = None
+        before: Optional[float] = None
         for number, (shape, stop) in enumerate(generations, start=1):
             servers, workers = shape
             with self.generation(
                 servers=servers, workers=workers, number=number, resume=resume, **options
             ) as running:
+                if stop is not None:
+                    resume = self.folder(f"c{number}")
+                    sync = options.get("mode", "sync") == "sync"
+                    if not sync:
+                        running.wait_for_step(stop, workers)
+                    running.request(resume, at_step=stop if sync else None, number=number)
+                if before is not None:
+                    first = self.tenth_losses(running, workers)[0]
+                    self.assertLess(first, 2 * before + 0.1)
                 if stop is None:
                     running.wait_for("finished", count=workers)
                     continue
-                resume = self.folder(f"c{number}")
-                sync = options.get("mode", "sync") == "sync"
-                if not sync:
-                    running.wait_for_step(stop, workers)
-                running.request(resume, at_step=stop if sync else None, number=number)
                 running.wait_for("saved")
+                if losses:
+                    before = self.tenth_losses(running, workers)[-1]
                 self.assertEqual(set(running.terminate().values()), {0})
+
+    def tenth_losses(self, running: Generation, workers: int) -> List[float]:
+        """Mean loss of every ten steps that all workers have reported, in order."""
+        def enough() -> List[float]:
+            found = global_losses(running)
+            last = min(running.last_steps().values(), default=0)
+            steps = [step for step in sorted(found) if step <= last]
+            return [
+                sum(found[step] for step in steps[at:at + 10]) / 10
+                for at in range(0, len(steps) - 9, 10)
+            ]
+
+        await_true(lambda: len(running.last_steps()) == workers and enough(), "ten steps")
+        return enough()
 
     def rows(self) -> Iterator[Tuple[int, int, int, np.ndarray]]:
         """Generation, step, epoch and numbers of every step of every worker."""
@@ -103,7 +128,7 @@ class Streams(unittest.TestCase):
         # 200 steps an epoch: two of the three fall within an epoch, one on its end.
         self.train(
             [((1, 1), 90), ((2, 2), 200), ((1, 3), 330), ((1, 2), None)],
-            global_batch=5000, epochs_max=2,
+            losses=True, global_batch=5000, epochs_max=2,
         )
         self.assert_each_once(1_000_000, epochs=2)
 
