@@ -2,7 +2,8 @@
 //!
 //! Everything here is synchronous: a daemon calls it on a thread that may block. A path that
 //! exists is never written again, because another writer may still hold it; a file that others
-//! look for appears under its name only when its last byte is on stable storage.
+//! look for appears under its name only when its last byte is on stable storage (on HDFS: with
+//! every DataNode that keeps a copy).
 
 pub mod checkpoint;
 pub mod dataset;
