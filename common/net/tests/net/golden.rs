@@ -19,7 +19,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The message is written as these bytes, and they read as the message.
-pub(crate) fn recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, hex: &str) {
+pub(crate) fn recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    message: &T,
+    hex: &str,
+) {
     let frame = net::encode(message, net::FRAME_BYTES_MAX).unwrap();
     let written: String = frame[4..].iter().map(|byte| format!("{byte:02x}")).collect();
     let hex: String = hex.split_whitespace().collect();

@@ -94,10 +94,7 @@ fn options_and_more_of_a_job() {
         checkpoint_shared: true,
     };
     let change = Change::SubmitWith { spec: spec(), request_id: None, options };
-    recorded(
-        &Request { dry_run: false, reason: None, call: Call::Change(change) },
-        SUBMIT_WITH,
-    );
+    recorded(&Request { dry_run: false, reason: None, call: Call::Change(change) }, SUBMIT_WITH);
     let read = Read::JobMore { job: JOB };
     recorded(&Request { dry_run: false, reason: None, call: Call::Read(read) }, READ_MORE);
     let more = JobMore {
