@@ -130,10 +130,8 @@ impl Reader {
             Some("mxnet") => AssignmentKind::Mxnet,
             Some(_) | None => AssignmentKind::Paa,
         };
-        let checkpoint_shared = matches!(
-            self.document.values.get("checkpoint_shared"),
-            Some(Value::Truth(true))
-        );
+        let checkpoint_shared =
+            matches!(self.document.values.get("checkpoint_shared"), Some(Value::Truth(true)));
         JobOptions { assignment, data: self.data(), checkpoint_shared }
     }
 

@@ -251,7 +251,11 @@ impl Training {
         }
     }
 
-    fn checkpoint_states(&self, worker: u32, fails: Option<&str>) -> Vec<(CheckpointId, CheckpointState)> {
+    fn checkpoint_states(
+        &self,
+        worker: u32,
+        fails: Option<&str>,
+    ) -> Vec<(CheckpointId, CheckpointState)> {
         let mut states = Vec::new();
         if let Some(missed) = self.missed {
             states.push((missed, CheckpointState::Missed { step: self.step() }));
