@@ -7,6 +7,7 @@ with pickling refused: a checkpoint can hold numbers, never code.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -21,10 +22,24 @@ if TYPE_CHECKING:
 SCHEMA = "optimus.checkpoint/1"
 MANIFEST = "checkpoint.json"
 PARAMETERS = "parameters.npz"
+# What the system says of a file that is gone, or on a broken disk. All else (permissions, a
+# lost server, no descriptors left) says nothing of the file.
+LOST = (errno.ENOENT, errno.EIO)
 
 
 class CheckpointDamaged(Exception):
-    """A part of a checkpoint is missing or is not what was written; the text names it."""
+    """A part of a checkpoint is missing or is not what was written; the text names it.
+
+    Only of what is known to be so: the master gives the checkpoint up for it.
+    """
+
+
+class CheckpointAway(Exception):
+    """A checkpoint cannot be read from this node, whatever it is; the text says why."""
+
+
+class CheckpointUnfit(Exception):
+    """A whole checkpoint is one of another model or optimizer than the script's."""
 
 
 class Part(NamedTuple):
@@ -121,13 +136,31 @@ def path_of(folder: str, name: str) -> str:
         raise CheckpointDamaged(str(error)) from error
 
 
+def unreadable(folder: str, name: str, error: OSError) -> Exception:
+    """What it means that a file of a checkpoint cannot be read.
+
+    It is lost only where its surroundings are there: a node whose mount is missing sees
+    no checkpoint at all, and none may be given up for that.
+    """
+    text = f"cannot read {name}: {error.strerror}"
+    above = os.path.dirname(folder.rstrip("/"))
+    if error.errno in LOST and os.path.isdir(above):
+        return CheckpointDamaged(text)
+    if error.errno == errno.ENOENT and not gateway.is_remote(folder):
+        text = f"{text}; {above} is not there on this node: is its file system mounted?"
+    return CheckpointAway(text)
+
+
 def read_verified(folder: str, part: Part) -> bytes:
-    """The bytes of a part; raises CheckpointDamaged unless size and checksum agree."""
+    """The bytes of a part; raises CheckpointDamaged unless size and checksum agree.
+
+    Raises CheckpointAway where that cannot be told.
+    """
     try:
         with open(path_of(folder, part.file), "rb") as file:
             content = file.read()
     except OSError as error:
-        raise CheckpointDamaged(f"cannot read {part.file}: {error.strerror}") from error
+        raise unreadable(folder, part.file, error) from error
     if len(content) != part.bytes:
         raise CheckpointDamaged(f"{part.file} has {len(content)} bytes instead of {part.bytes}")
     if zlib.crc32(content) != part.crc32:
@@ -150,7 +183,8 @@ class Manifest:
     """The decoded checkpoint.json of a folder."""
 
     def __init__(self, folder: str) -> None:
-        """Raises CheckpointDamaged when the manifest is missing or cannot be read."""
+        """Raises CheckpointDamaged when the manifest is missing or is none, CheckpointAway
+        where it cannot be read from here."""
         self.folder = folder
         try:
             with open(path_of(folder, MANIFEST), "rb") as file:
@@ -159,7 +193,7 @@ class Manifest:
                 raise ValueError(f"schema {self.document['schema']!r} is not {SCHEMA!r}")
             self._parts = {part["file"]: Part(**part) for part in self.document["parts"]}
         except OSError as error:
-            raise CheckpointDamaged(f"cannot read {MANIFEST}: {error.strerror}") from error
+            raise unreadable(folder, MANIFEST, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointDamaged(f"{MANIFEST} is not understood: {error}") from error
 

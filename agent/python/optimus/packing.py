@@ -11,7 +11,9 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from .checkpoint import CheckpointDamaged, Part, path_of, read_arrays, write_file
+from .checkpoint import (
+    CheckpointDamaged, Part, path_of, read_arrays, unreadable, write_file,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -58,14 +60,16 @@ class Arrays:
     """The arrays of a part, read and proved one by one as they are asked for."""
 
     def __init__(self, folder: str, part: Part, places: Mapping[str, Place]) -> None:
-        """Raises CheckpointDamaged when the file is missing or has another length."""
+        """Raises CheckpointDamaged when the file is missing or has another length, and
+        CheckpointAway where that cannot be told."""
+        self._folder = folder
         self._part = part
         self._places = places
         try:
             self._file = open(path_of(folder, part.file), "rb", buffering=0)
             size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
-            raise CheckpointDamaged(f"cannot read {part.file}: {error.strerror}") from error
+            raise unreadable(folder, part.file, error) from error
         if size != part.bytes:
             raise CheckpointDamaged(f"{part.file} has {size} bytes instead of {part.bytes}")
 
@@ -86,7 +90,7 @@ class Arrays:
                 raise CheckpointDamaged(f"{self._part.file}: {name} does not match its checksum")
             return content.view(numpy.dtype(dtype)).reshape(shape)
         except OSError as error:
-            raise CheckpointDamaged(f"cannot read {self._part.file}: {error.strerror}") from error
+            raise unreadable(self._folder, self._part.file, error) from error
         except (KeyError, ValueError, TypeError) as error:
             raise CheckpointDamaged(f"{self._part.file}: no usable array {name}") from error
 
@@ -102,7 +106,7 @@ class Arrays:
 def open_arrays(folder: str, part: Part, places: Optional[Mapping[str, Place]]) -> Any:
     """The arrays of a part by name; ``places`` is None where an older package wrote it.
 
-    Raises CheckpointDamaged.
+    Raises CheckpointDamaged and CheckpointAway.
     """
     if places is None:
         return read_arrays(folder, part)

@@ -42,7 +42,7 @@ class Server(KVStoreServer):
     def _or_fail(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except (CheckpointDamaged, states.StateError) as error:
+        except CheckpointDamaged as error:
             process.fail(self._reporter, process.describe(error), process.EXIT_DAMAGED)
         except BaseException as error:  # pylint: disable=broad-except
             process.fail(self._reporter, process.describe(error))

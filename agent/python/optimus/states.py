@@ -17,7 +17,8 @@ import numpy
 
 from . import layout
 from .checkpoint import (
-    CheckpointDamaged, Manifest, read_verified, server_states, server_table, write_json,
+    CheckpointDamaged, CheckpointUnfit, Manifest, read_verified, server_states, server_table,
+    write_json,
 )
 from .packing import open_arrays, write_arrays
 
@@ -126,17 +127,17 @@ def load(
 ) -> None:
     """Give a fresh updater the states of a checkpoint that this server now owns.
 
-    Raises CheckpointDamaged when a part is damaged, StateError when the optimizer is
-    another one.
+    Raises CheckpointDamaged when a part is damaged, CheckpointUnfit when the optimizer
+    is another one.
     """
     tables = [_read_table(manifest, old) for old in manifest.server_ranks()]
     optimizer = updater.optimizer
     for table in tables:
         saved = table["optimizer"]
         if saved["name"] != type(optimizer).__name__:
-            raise StateError(
+            raise CheckpointUnfit(
                 f"the checkpoint was written with the optimizer {saved['name']}, "
-                f"the job now uses {type(optimizer).__name__}"
+                f"the job now uses {type(optimizer).__name__}; was the script changed?"
             )
         optimizer.num_update = max(optimizer.num_update, saved["num_update"])
     # Where servers differ (they should not) the first one speaks for all.

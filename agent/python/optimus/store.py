@@ -20,7 +20,7 @@ from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
 from . import commands, layout
 from .assigned import AssignedKVStore, Key
-from .checkpoint import PARAMETERS, CheckpointDamaged, Manifest
+from .checkpoint import PARAMETERS, CheckpointUnfit, Manifest
 from .packing import open_arrays
 
 # From the elements of each block to the parts (server, elements) of each.
@@ -107,9 +107,9 @@ class Store(AssignedKVStore):
         restored = self._restored.pop(key, None)
         if restored is None or restored.shape != value.shape:
             found = "is not in it" if restored is None else f"has shape {restored.shape} in it"
-            raise CheckpointDamaged(
-                f"{PARAMETERS} does not fit the model: "
-                f"parameter {key!r} of shape {value.shape} {found}"
+            raise CheckpointUnfit(
+                f"{PARAMETERS} does not fit the model: parameter {key!r} of shape "
+                f"{value.shape} {found}; was the script changed?"
             )
         return mx.nd.array(restored, dtype=restored.dtype)
 

@@ -255,6 +255,27 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(checkpoint.CheckpointDamaged, "x.json"):
             checkpoint.read_verified(self.folder, part)
 
+    def test_what_a_node_cannot_see_is_not_called_damaged(self) -> None:
+        folder = os.path.join(self.folder, "j1", "g00000001-c00000001")
+        os.makedirs(folder)
+        part = checkpoint.write_json(folder, "x.json", {"a": 1})
+        os.rename(os.path.join(self.folder, "j1"), os.path.join(self.folder, "unmounted"))
+        for read in (
+            lambda: checkpoint.Manifest(folder),
+            lambda: checkpoint.read_verified(folder, part),
+            lambda: packing.open_arrays(folder, part, {}),
+        ):
+            with self.assertRaisesRegex(checkpoint.CheckpointAway, "mounted"):
+                read()
+        os.mkdir(os.path.join(self.folder, "j1"))
+        for read in (
+            lambda: checkpoint.Manifest(folder),
+            lambda: checkpoint.read_verified(folder, part),
+            lambda: packing.open_arrays(folder, part, {}),
+        ):
+            with self.assertRaises(checkpoint.CheckpointDamaged):
+                read()
+
     def test_pickled_objects_are_refused(self) -> None:
         path = os.path.join(self.folder, "x.npz")
         numpy.savez(path, a=numpy.array([{"code": 1}], dtype=object))

@@ -254,7 +254,16 @@ class Damage(unittest.TestCase):
         ) as job:
             error = job.wait_for("error", role="server")[0]
             self.assertIn("SGD", error["error"])
-            self.assertEqual(job.wait(10, names=("server0",)), {"server0": 3})
+            # Not 3: the checkpoint is whole, and must not be given up for the script.
+            self.assertEqual(job.wait(10, names=("server0",)), {"server0": 1})
+
+    def test_another_model(self) -> None:
+        with Generation(
+            "linear_probe.py", ["--hidden", "8"], 1, 1, global_batch=60, resume=self.folder.name,
+        ) as job:
+            error = job.wait_for("error", role="worker")[0]
+            self.assertIn("does not fit the model", error["error"])
+            self.assertEqual(job.wait(10, names=("worker0",)), {"worker0": 1})
 
 
 def _flip_a_byte(path: str) -> None:
