@@ -139,15 +139,16 @@ def path_of(folder: str, name: str) -> str:
 def unreadable(folder: str, name: str, error: OSError) -> Exception:
     """What it means that a file of a checkpoint cannot be read.
 
-    It is lost only where its surroundings are there: a node whose mount is missing sees
-    no checkpoint at all, and none may be given up for that.
+    It is lost only where the rest of the checkpoint is there: a node whose mount is missing
+    may see a folder of that name, made on its own disk, and none may be given up for that.
     """
     text = f"cannot read {name}: {error.strerror}"
-    above = os.path.dirname(folder.rstrip("/"))
-    if error.errno in LOST and os.path.isdir(above):
+    above, own = os.path.split(folder.rstrip("/"))
+    proofs = (os.path.join(folder, MANIFEST), os.path.join(above, f"manifest-{own}.json"))
+    if error.errno in LOST and any(os.path.exists(proof) for proof in proofs):
         return CheckpointDamaged(text)
     if error.errno == errno.ENOENT and not gateway.is_remote(folder):
-        text = f"{text}; {above} is not there on this node: is its file system mounted?"
+        text = f"{text}; nothing of {folder} is on this node: is its file system mounted?"
     return CheckpointAway(text)
 
 

@@ -252,6 +252,7 @@ class Files(unittest.TestCase):
             with open(path, "wb") as file:
                 file.write(content)
         os.remove(path)
+        checkpoint.write_json(self.folder, checkpoint.MANIFEST, {})
         with self.assertRaisesRegex(checkpoint.CheckpointDamaged, "x.json"):
             checkpoint.read_verified(self.folder, part)
 
@@ -267,7 +268,12 @@ class Files(unittest.TestCase):
         ):
             with self.assertRaisesRegex(checkpoint.CheckpointAway, "mounted"):
                 read()
-        os.mkdir(os.path.join(self.folder, "j1"))
+        # As an agent makes it on its own disk.
+        os.makedirs(folder)
+        with self.assertRaisesRegex(checkpoint.CheckpointAway, "mounted"):
+            checkpoint.Manifest(folder)
+        with open(os.path.join(self.folder, "j1", "manifest-g00000001-c00000001.json"), "w"):
+            pass
         for read in (
             lambda: checkpoint.Manifest(folder),
             lambda: checkpoint.read_verified(folder, part),

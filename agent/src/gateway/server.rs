@@ -54,7 +54,6 @@ pub(super) fn serve(
 async fn accept(listener: UnixListener, uid: Uid, service: Arc<Service>) {
     let mut connections = JoinSet::new();
     loop {
-        while connections.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -64,6 +63,8 @@ async fn accept(listener: UnixListener, uid: Uid, service: Arc<Service>) {
             }
         };
         // As the kernel saw the peer when it connected: nothing that it says itself counts.
+        // Those that ended while nobody came hold no place.
+        while connections.try_join_next().is_some() {}
         let ours = stream.peer_cred().is_ok_and(|peer| peer.uid() == uid.as_raw());
         if ours && connections.len() < CONNECTIONS_MAX {
             connections.spawn(converse(stream, Arc::clone(&service)));

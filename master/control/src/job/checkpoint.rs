@@ -371,6 +371,7 @@ impl Control {
         if let Some(next) = instead {
             self.transit(id, JobEvent::Stop { generation, next, grace_ms });
         }
+        self.ask_for_unmet_shape(id);
     }
 
     pub(crate) fn on_save_late(&mut self, id: JobId) {

@@ -129,6 +129,7 @@ impl Control {
                 worker.rebase();
             }
             self.on_all_up(id);
+            self.ask_for_unmet_shape(id);
             self.out.settle.insert(id);
         }
         let job = self.job(id);
@@ -171,11 +172,17 @@ impl Control {
                 }
             }
         }
-        let unmet = job.wanted_shape().is_some_and(|wanted| wanted != shape);
         self.touch(id);
         let text = format!("{generation} runs with {shape}");
         self.tell(Some(id), None, "running", text);
-        if unmet {
+    }
+
+    /// Rounds pass over a job that starts, saves, or was not heard of since the master began: what
+    /// an operator asked for meanwhile must not wait for the next interval.
+    pub(crate) fn ask_for_unmet_shape(&mut self, id: JobId) {
+        let job = self.job(id);
+        let runs = matches!(job.phase(), Phase::Running { .. });
+        if runs && job.wanted_shape().is_some_and(|wanted| wanted != job.shape()) {
             self.ask_round("an operator's shape waits");
         }
     }

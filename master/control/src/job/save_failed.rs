@@ -40,8 +40,9 @@ impl Control {
         let Phase::Checkpointing { life, save, goal } = &job.record.phase else { return };
         let (generation, checkpoint) = (life.generation, save.order.checkpoint);
         let goal = goal.clone();
+        let continues = goal == Goal::Continue;
         let held = !save.reached.is_empty();
-        if goal != Goal::Continue {
+        if !continues {
             job.record.save_tries = job.record.save_tries.saturating_add(1);
         }
         let away = says_storage_away(why);
@@ -67,11 +68,13 @@ impl Control {
             self.transit(id, JobEvent::CheckpointOver { generation, checkpoint });
             let job = self.job(id);
             let again = job.record.wish.is_some() || ended(job).is_some();
+            // An operator's shape may have been asked for while it was made.
+            let unmet = continues && job.wanted_shape().is_some_and(|wanted| wanted != job.shape());
             let at = now.plus(pause_ms);
             if again {
                 self.timers.set_earliest(Timer::Job(id, JobTimer::Periodic), at);
             }
-            if away {
+            if away || unmet {
                 self.timers.set(Timer::Job(id, JobTimer::Storage), at);
             }
         }

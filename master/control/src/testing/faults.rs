@@ -4,7 +4,7 @@ use model::client::{Answer, Change, ErrorKind, Read};
 use model::reason::{PhaseName, Reachability};
 use model::{Finish, JobId, NodeId, OnDisconnect, Shape, Task};
 
-use super::{World, job, n};
+use super::{World, job, n, settings};
 
 fn long(on_disconnect: OnDisconnect) -> model::JobSpec {
     let mut spec = job("long");
@@ -282,6 +282,50 @@ fn a_checkpoint_that_cannot_be_written_keeps_the_shape_and_says_so() {
     assert!(world.change(Change::Cancel { job: id, now: false }).is_ok());
     world.until_phase(id, PhaseName::Cancelled, 60);
     assert!(world.row(id).reason.contains("no last checkpoint"), "{}", world.row(id).reason);
+}
+
+/// A world whose rounds are so far apart that only asking for one brings it.
+fn with_rare_rounds() -> World {
+    let mut rare = settings();
+    rare.interval_ms = 3_600_000;
+    World::with(rare, 2, 8)
+}
+
+fn moves_within(world: &mut World, id: JobId, limit_s: u64) {
+    world.until(limit_s, "the operator's shape", |world| {
+        world.row(id).shape == Shape::new(1, 4) && world.phase(id) == PhaseName::Running
+    });
+}
+
+#[test]
+fn an_operators_shape_does_not_wait_for_an_interval_after_a_periodic_checkpoint() {
+    for fails in [false, true] {
+        let mut world = with_rare_rounds();
+        let id = world.running(long(OnDisconnect::Keep), Shape::new(1, 2));
+        world.run(15);
+        world.saves_fail = fails;
+        assert!(world.change(Change::Checkpoint { job: id }).is_ok());
+        world.until(20, "the checkpoint to be made", |world| {
+            world.row(id).reason.contains("makes checkpoint")
+        });
+        world.pin(id, Shape::new(1, 4));
+        world.until(60, "the checkpoint to be over", |world| {
+            !world.row(id).reason.contains("makes checkpoint c")
+        });
+        world.saves_fail = false;
+        moves_within(&mut world, id, 60);
+    }
+}
+
+#[test]
+fn an_operators_shape_does_not_wait_for_an_interval_after_a_masters_restart() {
+    let mut world = with_rare_rounds();
+    let id = world.running(long(OnDisconnect::Keep), Shape::new(1, 2));
+    world.run(15);
+    world.pin(id, Shape::new(1, 4));
+    world.until(20, "its checkpoint", |world| world.phase(id) == PhaseName::Rescaling);
+    world.restart_master();
+    moves_within(&mut world, id, 120);
 }
 
 #[test]
