@@ -373,9 +373,9 @@ mod tests {
             Key::Ports("10.0.0.1".to_owned()),
             Key::Rates(JobId(2)),
             Key::Options(JobId(2)),
-            Key::Blocks(JobId(2)),
             Key::SlowJob(JobId(2)),
             Key::SlowNode("n1".parse().unwrap()),
+            Key::Blocks(JobId(2)),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");
