@@ -220,7 +220,7 @@ impl Storage for HdfsStorage {
     }
 
     /// What the quotas of the base and of the folders above it leave, divided by the replicas
-    /// that a file has by default here (counted as [`QUOTA_REPLICAS`]); `u64::MAX` where there is
+    /// that a file has by default here (counted as `QUOTA_REPLICAS`); `u64::MAX` where there is
     /// no quota: the client cannot ask for the room of the whole file system. It makes the
     /// NameNode count the base's subtree: not a question for every second.
     fn free_bytes(&self) -> Result<u64> {
