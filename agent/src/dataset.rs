@@ -18,11 +18,14 @@ use storage::Error;
 use storage::dataset::{INDEX_BYTES_MAX, Index, JOB_INDEX};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+use tokio::sync::mpsc;
 
 use crate::checkpoint::make_folder;
 use crate::config::TaskUser;
 use crate::control_file;
+use crate::daemon::Event;
 use crate::gateway::Gateway;
+use crate::ledger::Key;
 use crate::task::environment::local_path;
 use crate::telemetry::printable;
 
@@ -49,6 +52,22 @@ pub(crate) struct Wanted {
     pub(crate) gateway: Arc<Gateway>,
     /// Folder of Hadoop's configuration, for the process that scans.
     pub(crate) hadoop_conf_dir: Option<PathBuf>,
+    /// Told whenever there is another reason why the index cannot be had yet.
+    pub(crate) waits: Waits,
+}
+
+/// The agent's loop, which hears why the index of a generation's data set cannot be had yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Waits {
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) key: Key,
+}
+
+impl Waits {
+    fn tell(&self, why: String) {
+        // A full queue only loses a reason, and the log has it.
+        let _ = self.events.try_send(Event::DatasetWaits { key: self.key, why });
+    }
 }
 
 /// A data set whose index is there.
@@ -119,6 +138,7 @@ async fn find(wanted: Wanted) -> Result<Vec<u8>, String> {
             // Storage that is away comes back; training cannot begin without it anyway.
             Err(words) if words != told => {
                 tracing::warn!(job = %wanted.job, words, "cannot look for the data set's index");
+                wanted.waits.tell(words.clone());
                 told = words;
             }
             Err(_) => {}

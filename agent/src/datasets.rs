@@ -73,9 +73,9 @@ impl Cut {
 ///
 /// # Errors
 /// Where it is damaged, empty or not there.
-pub(crate) fn index(arguments: &IndexArguments) -> Result<()> {
+pub(crate) fn index(arguments: &IndexArguments, hdfs: &HdfsSettings) -> Result<()> {
     let spec = arguments.cut.spec(&arguments.source)?;
-    let source = source(&arguments.source)?;
+    let source = source(&arguments.source, hdfs)?;
     let index = index_of(&*source, &spec).map_err(|error| anyhow!(storage::chain(&error)))?;
     let mut output = std::io::stdout().lock();
     output.write_all(&index.encode()).and_then(|()| output.flush()).context("cannot print it")
@@ -85,11 +85,11 @@ pub(crate) fn index(arguments: &IndexArguments) -> Result<()> {
 ///
 /// # Errors
 /// Where the source is damaged, or the destination not empty or not writable.
-pub(crate) fn import_set(arguments: &ImportArguments) -> Result<()> {
+pub(crate) fn import_set(arguments: &ImportArguments, hdfs: &HdfsSettings) -> Result<()> {
     let spec = arguments.cut.spec(&arguments.source)?;
-    let source = source(&arguments.source)?;
+    let source = source(&arguments.source, hdfs)?;
     let mut destination =
-        destination(&arguments.destination, arguments.replication, spec.chunk_bytes)?;
+        destination(&arguments.destination, arguments.replication, spec.chunk_bytes, hdfs)?;
     let imported = import(&*source, spec.format, spec.chunk_bytes, &mut *destination);
     let index: Index = imported.map_err(|error| anyhow!(storage::chain(&error)))?;
     let url = destination.url("");
@@ -102,19 +102,22 @@ pub(crate) fn import_set(arguments: &ImportArguments) -> Result<()> {
         .context("cannot print what was imported")
 }
 
-/// HDFS is reached as `HADOOP_CONF_DIR` says.
-fn source(place: &str) -> Result<Box<dyn Source>> {
+fn source(place: &str, hdfs: &HdfsSettings) -> Result<Box<dyn Source>> {
     if is_remote(place) {
-        let found = StoredSource::open(place, &HdfsSettings::default());
+        let found = StoredSource::open(place, hdfs);
         return Ok(Box::new(found.map_err(|error| anyhow!(storage::chain(&error)))?));
     }
     Ok(Box::new(LocalSource::new(local(place)?)))
 }
 
-fn destination(place: &str, replication: u32, chunk_bytes: u64) -> Result<Box<dyn Destination>> {
+fn destination(
+    place: &str,
+    replication: u32,
+    chunk_bytes: u64,
+    hdfs: &HdfsSettings,
+) -> Result<Box<dyn Destination>> {
     if is_remote(place) {
-        let settings = HdfsSettings::default();
-        let opened = StoredDestination::open(place, &settings, replication, chunk_bytes);
+        let opened = StoredDestination::open(place, hdfs, replication, chunk_bytes);
         return Ok(Box::new(opened.map_err(|error| anyhow!(storage::chain(&error)))?));
     }
     Ok(Box::new(LocalDestination::new(local(place)?)))

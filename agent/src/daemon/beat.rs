@@ -62,6 +62,7 @@ impl Agent {
             links: self.link_reports(),
             troubles: self.troubles(),
             data: self.data_told(),
+            waits: self.waits_told(),
             begun: telemetry.flat_map(|t| t.begun_reports()).collect(),
         }
     }

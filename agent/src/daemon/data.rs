@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::agent::Desired;
-use model::notes::DataReport;
+use model::notes::{DataReport, WaitReport};
 use model::{Millis, Role, Task};
 use tokio::task::AbortHandle;
 
@@ -11,6 +11,10 @@ use super::{Agent, Event};
 use crate::dataset::{self, Known, Wanted};
 use crate::gateway::is_remote;
 use crate::ledger::Key;
+use crate::telemetry::printable;
+
+/// Bytes of the reason why workers wait.
+const WORDS_MAX: usize = 500;
 
 /// How far the index of a generation's data set has come.
 #[derive(Debug, Default)]
@@ -88,6 +92,7 @@ impl Agent {
                     user: self.settings.user.clone(),
                     gateway: Arc::clone(&self.gateway),
                     hadoop_conf_dir: self.settings.hadoop_conf_dir.clone(),
+                    waits: dataset::Waits { events: self.events.clone(), key },
                 },
             ));
         }
@@ -105,8 +110,25 @@ impl Agent {
         }
     }
 
+    pub(super) fn on_dataset_waits(&mut self, key: Key, why: &str, now: Millis) {
+        if let Some(live) = self.live.get_mut(&key) {
+            live.data_waits = Some(printable(why, WORDS_MAX));
+            self.urgent(now);
+        }
+    }
+
+    /// What workers here wait for.
+    pub(super) fn waits_told(&self) -> Vec<WaitReport> {
+        let waits = self.live.iter().filter_map(|(&Key { job, generation }, live)| {
+            let words = live.data_waits.clone()?;
+            Some(WaitReport { job, generation, words })
+        });
+        waits.collect()
+    }
+
     pub(super) fn on_dataset(&mut self, key: Key, brought: Result<Known, String>, now: Millis) {
         let Some(live) = self.live.get_mut(&key) else { return };
+        live.data_waits = None;
         live.data = match brought {
             Ok(known) => {
                 tracing::info!(%key, records = known.records, chunks = known.chunks, "data set");

@@ -59,6 +59,11 @@ pub(crate) enum Event {
         checkpoint: CheckpointId,
         why: String,
     },
+    /// The index of a generation's data set cannot be had yet.
+    DatasetWaits {
+        key: Key,
+        why: String,
+    },
     /// The index of a generation's data set is in its folder, or why it cannot be.
     Dataset {
         key: Key,

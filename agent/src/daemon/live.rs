@@ -34,6 +34,8 @@ pub(super) struct Live {
     pub(super) assignment: Option<Vec<Vec<BlockPart>>>,
     pub(super) seen: sockets::Seen,
     pub(super) data: Data,
+    /// Why the index of the data set cannot be had yet.
+    pub(super) data_waits: Option<String>,
 }
 
 /// How far the folder of the present checkpoint has come.

@@ -213,6 +213,7 @@ impl Agent {
             Event::Report { key, datagram } => self.on_report(key, &datagram, now),
             Event::Folder { key, checkpoint, made } => self.on_folder(key, checkpoint, made, now),
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
+            Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
             Event::Gpus(reading) => self.gpus.take(reading, now),
             Event::Rotated => self.rotating = false,

@@ -26,6 +26,16 @@ pub struct Notes {
     pub troubles: Vec<TroubleReport>,
     pub data: Vec<DataReport>,
     pub begun: Vec<BegunReport>,
+    pub waits: Vec<WaitReport>,
+}
+
+/// What the workers of a job on this node wait for, where the agent cannot bring it yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitReport {
+    pub job: JobId,
+    pub generation: Generation,
+    /// At most 500 bytes.
+    pub words: String,
 }
 
 /// How often a server was seen to wait for a worker's gradients alone, by the kernel's counters

@@ -108,13 +108,17 @@ impl Control {
                     .is_some_and(|worker| worker.report.steps > 0)
             })
             .count();
+        let waits = live.and_then(|live| live.waits.first_key_value());
+        let waits = waits.map_or_else(String::new, |(node, words)| {
+            format!("; {node} cannot bring their data set yet: {words}")
+        });
         let why = match life.origin {
             Origin::Queue => "starts",
             Origin::Rescale => "moves: starts",
             Origin::Fault => "comes back: starts",
         };
         format!(
-            "{why} {} with {}; {stepped} of {workers} workers have made a step",
+            "{why} {} with {}; {stepped} of {workers} workers have made a step{waits}",
             life.generation,
             life.shape()
         )

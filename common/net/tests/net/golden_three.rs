@@ -7,7 +7,7 @@ use model::agent::{FromAgent, ToAgent};
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::notes::{
     ArrivalReport, AssignmentOrder, BegunReport, BlockPart, BlocksReport, DataReport, Extras,
-    JobExtras, LinkReport, Notes, TroubleReport, Warm,
+    JobExtras, LinkReport, Notes, TroubleReport, WaitReport, Warm,
 };
 use model::options::{AssignmentKind, DataFormat, DataSpec};
 use model::view::{AssignmentView, DataSize, DataView, JobMore, PauseView};
@@ -50,6 +50,7 @@ fn notes() {
                 restore_s: 0.125,
                 step_s: 0.0625,
             }],
+            waits: vec![WaitReport { job, generation, words: "away".to_owned() }],
         }),
         NOTES,
     );
@@ -124,7 +125,8 @@ fn options_and_more_of_a_job() {
 
 const NOTES: &str = "03010c0303fbc02440fc00401f00010c03011401000a000007fb409c09010c030202000a000007fb \
     409c01fd000000000000000000000000000007fb419c010c03070571756f7461010c0308fb50c3fc \
-    00000040010c0300000000000000e03f000000000000d03f000000000000c03f000000000000b03f";
+    00000040010c0300000000000000e03f000000000000d03f000000000000c03f000000000000b03f \
+    010c030461776179";
 const EXTRAS: &str = "01030c0302020100fbc02402012000200110686466733a2f2f6c61622f636966617202fb010cfc00 \
     0000080f686466733a2f2f6c61622f636b70740c0401000f686466733a2f2f6c61622f636b70740c \
     0500000f686466733a2f2f6c61622f636b7074010c0207707974686f6e3308747261696e2e707904 \

@@ -180,19 +180,21 @@ fn last_pause(job: &JobDetailJson) -> Cell {
         ("stop", Some(pause.stop_s)),
         ("launch", Some(pause.launch_s)),
     ];
-    if pause.step_s.is_some() {
-        parts.extend([
-            ("script", pause.script_s),
-            ("connect", pause.connect_s),
-            ("restore", pause.restore_s),
-            ("first step", pause.step_s),
-        ]);
-    } else {
-        parts.push(("begin", Some(pause.begin_s)));
-    }
-    let parts = parts.into_iter().filter_map(|(name, part)| Some(format!("{name} {:.2}", part?)));
-    let parts: Vec<String> = parts.collect();
-    Cell::Text(format!("{:.2} s ({})", pause.total_s, parts.join(", ")))
+    parts.push(("begin", Some(pause.begin_s)));
+    // Of the slowest worker in each; they lie within the beginning and may overlap.
+    let within = [
+        ("script", pause.script_s),
+        ("connect", pause.connect_s),
+        ("restore", pause.restore_s),
+        ("first step", pause.step_s),
+    ];
+    let words = |parts: &[(&str, Option<f64>)]| {
+        let parts = parts.iter().filter_map(|(name, part)| Some(format!("{name} {:.2}", (*part)?)));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let within = words(&within);
+    let within = if within.is_empty() { within } else { format!(": {within}") };
+    Cell::Text(format!("{:.2} s ({}{within})", pause.total_s, words(&parts)))
 }
 
 fn speed(job: &JobDetailJson) -> Block {

@@ -44,6 +44,8 @@ pub(crate) struct Live {
     pub(crate) sampled: Option<Sampled>,
     /// Checkpoints in a row that failed because storage was away.
     pub(crate) storage_away: u32,
+    /// What workers wait for, by node, where the agent there cannot bring it yet.
+    pub(crate) waits: BTreeMap<model::NodeId, String>,
 }
 
 /// A worker that was found slow in enough windows.
@@ -147,6 +149,7 @@ impl Live {
             moves_failed: 0,
             sampled: None,
             storage_away: 0,
+            waits: BTreeMap::new(),
         }
     }
 

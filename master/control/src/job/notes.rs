@@ -1,6 +1,6 @@
 //! What agents note of a job beside its progress.
 
-use model::notes::{ArrivalReport, LinkReport, Notes, TroubleReport};
+use model::notes::{ArrivalReport, LinkReport, Notes, TroubleReport, WaitReport};
 use model::{Generation, JobId, Mode, NodeId, Task};
 
 use crate::event::SessionId;
@@ -17,7 +17,7 @@ impl Control {
         if let Some(node) = self.nodes.get_mut(id) {
             node.tells_notes = true;
         }
-        let Notes { blocks, arrivals, links, troubles, data, begun } = notes;
+        let Notes { blocks, arrivals, links, troubles, data, begun, waits } = notes;
         for report in blocks {
             self.on_blocks(id, report);
         }
@@ -37,8 +37,29 @@ impl Control {
                 None => self.count("data set of an unknown job"),
             }
         }
+        self.on_waits(id, &waits);
         for report in begun {
             self.on_begun(report);
+        }
+    }
+
+    /// The newest reasons of a node replace those before.
+    fn on_waits(&mut self, node: &NodeId, reports: &[WaitReport]) {
+        let here = self.nodes.get(node).map(|node| node.lives.clone()).unwrap_or_default();
+        for id in here {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            let Some(generation) = job.life().map(|life| life.generation) else { continue };
+            let Some(live) = job.live.as_mut() else { continue };
+            let found = reports.iter().find(|r| r.job == id && r.generation == generation);
+            match found {
+                Some(report) => {
+                    let words = report.words.chars().take(500).collect();
+                    live.waits.insert(node.clone(), words);
+                }
+                None => {
+                    live.waits.remove(node);
+                }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A job's data set: what the agents are told of it, and what they tell.
 
 use model::client::{Answer, Change, Read};
-use model::notes::{DataReport, Notes};
+use model::notes::{DataReport, Notes, WaitReport};
 use model::options::{CHUNK_BYTES, DataFormat, DataSpec};
 use model::view::{DataSize, DataView};
 use model::{JobId, JobOptions, NodeId, Task};
@@ -46,6 +46,27 @@ fn agents_are_told_of_the_set_and_tell_its_size() {
     world.event(Event::Notes { node, session, notes: Box::new(notes) });
     let found = DataSize { chunks: 7, records: 1000, bytes: 9000 };
     assert_eq!(shown(&world, id).unwrap().found, Some(found));
+}
+
+#[test]
+fn why_says_what_keeps_a_set_away() {
+    let mut world = World::new(2, 8);
+    let Ok(Answer::Submitted { job: id, .. }) = world.change(submit("hdfs://ns/train")) else {
+        panic!()
+    };
+    world.until(60, "it starts", |world| world.detail(id).row.generation.is_some());
+    let node: NodeId = world.node_of(id, Task::worker(0));
+    let generation = world.detail(id).row.generation.unwrap();
+    let session = world.agents[&node].session.expect("it is connected");
+    let words = "no NameNode answers".to_owned();
+    let wait = WaitReport { job: id, generation, words };
+    let notes = |waits| Box::new(Notes { waits, ..Notes::default() });
+    world.event(Event::Notes { node: node.clone(), session, notes: notes(vec![wait]) });
+    let reason = world.detail(id).row.reason;
+    assert!(reason.contains("no NameNode answers") && reason.contains(node.as_str()), "{reason}");
+    world.event(Event::Notes { node, session, notes: notes(Vec::new()) });
+    let reason = world.detail(id).row.reason;
+    assert!(!reason.contains("no NameNode answers"), "{reason}");
 }
 
 #[test]
