@@ -45,7 +45,7 @@ def newest_whole(base: str) -> Optional[int]:
                 for index in range(3):
                     assert (arrays[f"a{index}"] == manifest.document["step"] + index).all()
             return manifest.document["step"]
-        except checkpoint.CheckpointDamaged:
+        except (checkpoint.CheckpointDamaged, checkpoint.CheckpointAway):
             continue
     return None
 
