@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use model::config::{AgentConfig, TlsConfig};
 use model::units::{cpus_milli, parse_bytes};
 use nix::unistd::{Gid, Uid, User, geteuid};
+use storage::HdfsSettings;
 
 /// Where the configuration is looked for where no `--config` is given.
 const CONFIG_PATH: &str = "/etc/optimus/agent.toml";
@@ -100,7 +101,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         disconnect_stop_ms: config.disconnect_stop.0,
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
         spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
-        hadoop_conf_dir: config.hadoop_conf_dir.map(PathBuf::from),
+        hadoop_conf_dir: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?.conf_dir,
         tls: config.tls,
         capacity,
     })

@@ -129,8 +129,7 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
-    let conf_dir = config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from);
-    let hdfs = HdfsSettings { conf_dir, ..HdfsSettings::default() };
+    let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
     let hands = Hands {
         keeper,
         planner,

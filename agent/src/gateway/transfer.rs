@@ -16,6 +16,7 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         Error::NotFound { .. } | Error::NotAFile { .. } => Trouble::new(Kind::Missing, words),
         Error::PastEnd { .. } => Trouble::new(Kind::Damaged, words),
         Error::Unsupported { .. }
+        | Error::ConfDir { .. }
         | Error::Path { .. }
         | Error::AlreadyExists { .. }
         | Error::TooLarge { .. } => Trouble::new(Kind::Refused, words),

@@ -8,6 +8,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("cannot open {url:?}: {remedy}")]
     Unsupported { url: String, remedy: &'static str },
+    #[error(
+        "hadoop_conf_dir: {folder:?} is not a folder here; give that of core-site.xml and \
+         hdfs-site.xml, or leave the setting out"
+    )]
+    ConfDir { folder: String },
     #[error("{path:?} is not a path within a storage: {problem}")]
     Path { path: String, problem: &'static str },
     #[error("{url} exists already and is never overwritten")]

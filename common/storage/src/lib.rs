@@ -78,6 +78,19 @@ pub struct HdfsSettings {
     pub patience: Duration,
 }
 
+impl HdfsSettings {
+    /// As the folder of Hadoop's configuration says, where a daemon's settings name one.
+    ///
+    /// # Errors
+    /// [`Error::ConfDir`] where it is no folder: the client would go by defaults in silence.
+    pub fn by(conf_dir: Option<PathBuf>) -> Result<Self> {
+        if let Some(folder) = conf_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(Error::ConfDir { folder: folder.display().to_string() });
+        }
+        Ok(Self { conf_dir, ..Self::default() })
+    }
+}
+
 impl Default for HdfsSettings {
     /// Long enough for a failover by hand or by ZooKeeper.
     fn default() -> Self {
@@ -256,6 +269,13 @@ pub fn open_with(url: &str, settings: &HdfsSettings) -> Result<Box<dyn Storage>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_is_not_there_is_refused_by_its_name() {
+        let error = HdfsSettings::by(Some("/no/such/folder".into())).unwrap_err().to_string();
+        assert!(error.contains("hadoop_conf_dir") && error.contains("/no/such/folder"), "{error}");
+        assert_eq!(HdfsSettings::by(None).unwrap().conf_dir, None);
+    }
 
     #[test]
     fn only_absolute_urls_are_opened() {

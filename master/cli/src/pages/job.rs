@@ -168,7 +168,9 @@ fn spread(job: &JobDetailJson) -> Cell {
     let requests = count(requests, "request", "requests");
     let largest = format!("{:.2}", found.largest_over_mean);
     let by = &found.algorithm;
-    Cell::Text(format!("{requests} a step and worker, fullest server {largest} of the mean, {by}"))
+    Cell::Text(format!(
+        "{requests} a step and worker, fullest server {largest} of the mean parameters, by {by}"
+    ))
 }
 
 /// The newest pause in its parts.
