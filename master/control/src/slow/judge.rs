@@ -18,8 +18,10 @@ const COVER_MAX: f64 = 2.0;
 const ALIKE: f64 = 0.4;
 /// Steps that a worker must have made for others to be compared with it: one may hold a hiccup.
 const STEPS_MIN: u64 = 2;
-/// Looks at the servers' sockets in a window that make a share of them.
+/// Looks at the servers' sockets in a window by which alone a worker may be found slow.
 const LOOKS_MIN: u64 = 10;
+/// Looks whose share is worth telling beside other evidence.
+const LOOKS_TOLD_MIN: u64 = 4;
 /// The time that computing takes longer must be this share of a step at least: a worker that
 /// computes 2 ms in steps of 100 ms holds nobody up.
 const MATTERS: f64 = 0.2;
@@ -219,14 +221,16 @@ fn by_compute(ratio: f64, own: &Measured, arrivals: Arrivals, others: &[&Measure
     let step_s = own.steps_s / float(own.steps);
     let known = median >= COMPUTE_MIN * step_s;
     let share = float(arrivals.behind.min(arrivals.looks)) / float(arrivals.looks.max(1));
-    let missing = (arrivals.looks >= LOOKS_MIN).then_some(share);
+    let missing = (arrivals.looks >= LOOKS_TOLD_MIN).then_some(share);
     if known && own_s * ratio > median && own_s - median >= MATTERS * step_s {
         return Verdict::Slow(Sign::Compute { own_s, others_s: median, missing });
     }
     match missing {
         // The servers wait for it in the time that it takes longer than the others: in more than
         // half of the looks where it takes twice their time.
-        Some(share) if share > 1.0 - ratio => Verdict::Slow(Sign::Arrivals { share }),
+        Some(share) if share > 1.0 - ratio && arrivals.looks >= LOOKS_MIN => {
+            Verdict::Slow(Sign::Arrivals { share })
+        }
         Some(_) | None => Verdict::Normal,
     }
 }
