@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::NodeId;
 use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, RateReport, ToAgent};
+use model::nodes::{NodeNotes, NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, Notes, PROTOCOL_OF_NOTES};
 use net::{
     Close, ConnectOptions, Connection, Credentials, FrameError, Lost, Role, Session, TlsFiles,
@@ -37,6 +38,7 @@ pub(crate) struct Beat {
     pub(crate) rates: Vec<RateReport>,
     /// The same holds for these.
     pub(crate) notes: Notes,
+    pub(crate) node: NodeNotes,
 }
 
 /// One end of the session.
@@ -163,15 +165,16 @@ impl Link {
         let (ask, introduction) = oneshot::channel();
         self.heartbeats.mark_unchanged();
         self.events.send(Event::Introduce(ask)).await.ok()?;
-        let (introduction, rates, notes) = introduction.await.ok()?;
+        let (introduction, rates, notes, node) = introduction.await.ok()?;
         if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
             return Some(error.to_string());
         }
-        let mut told = Told { protocol, rates: Vec::new(), notes: None };
-        if let Err(error) = told.tell(&mut writer, rates, notes).await {
+        let mut told = Told { protocol, rates: Vec::new(), notes: None, node: None };
+        if let Err(error) = told.tell(&mut writer, rates, notes, node).await {
             return Some(error.to_string());
         }
         let mut extras = Extras::default();
+        let mut orders = NodeOrders::default();
         let mut sequence = 1;
         let mut contact = connection.contact();
         let mut every = tokio::time::interval(CONTACT_EVERY);
@@ -185,9 +188,11 @@ impl Link {
                 }
                 message = reader.receive::<ToAgent>() => match message {
                     Ok(Some(ToAgent::Desired(desired))) => {
-                        self.events.send(Event::Desired(desired, extras.clone())).await.ok()?;
+                        let event = Event::Desired(desired, extras.clone(), orders.clone());
+                        self.events.send(event).await.ok()?;
                     }
                     Ok(Some(ToAgent::Extras(newest))) => extras = newest,
+                    Ok(Some(ToAgent::Orders(newest))) => orders = newest,
                     Ok(None) => return Some("the master ended the stream".to_owned()),
                     Err(error) => return Some(self.give_up(&connection, &error)),
                 },
@@ -201,9 +206,9 @@ impl Link {
                 changed = self.heartbeats.changed() => {
                     changed.ok()?;
                     let latest = self.heartbeats.borrow_and_update().clone();
-                    let Some(Beat { mut heartbeat, rates, notes }) = latest else { continue };
+                    let Some(Beat { mut heartbeat, rates, notes, node }) = latest else { continue };
                     // Before the losses that come of them.
-                    if let Err(error) = told.tell(&mut writer, rates, notes).await {
+                    if let Err(error) = told.tell(&mut writer, rates, notes, node).await {
                         return Some(error.to_string());
                     }
                     heartbeat.sequence = sequence;
@@ -243,6 +248,7 @@ struct Told {
     rates: Vec<RateReport>,
     /// None before the first: even empty ones say that this agent knows the message.
     notes: Option<Notes>,
+    node: Option<NodeNotes>,
 }
 
 impl Told {
@@ -252,6 +258,7 @@ impl Told {
         writer: &mut net::FrameWriter,
         rates: Vec<RateReport>,
         notes: Notes,
+        node: NodeNotes,
     ) -> Result<(), FrameError> {
         if rates != self.rates {
             self.rates = rates;
@@ -264,6 +271,12 @@ impl Told {
                 writer.send(&FromAgent::Notes(notes.clone())).await?;
             }
             self.notes = Some(notes);
+        }
+        if self.node.as_ref() != Some(&node) {
+            if self.protocol >= PROTOCOL_OF_NODES {
+                writer.send(&FromAgent::Node(node.clone())).await?;
+            }
+            self.node = Some(node);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use control::event::SessionId;
 use model::agent::{Desired, FromAgent, ToAgent};
 use model::client::{ErrorKind, Refusal, Reply};
+use model::nodes::{NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, PROTOCOL_OF_NOTES};
 use model::{Millis, NodeId};
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
@@ -47,7 +48,12 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     let first = tokio::time::timeout(INTRODUCTION, reader.receive::<FromAgent>()).await;
     let introduction = match first {
         Ok(Ok(Some(FromAgent::Introduction(introduction)))) => introduction,
-        Ok(Ok(Some(FromAgent::Heartbeat(_) | FromAgent::Rates(_) | FromAgent::Notes(_)))) => {
+        Ok(Ok(Some(
+            FromAgent::Heartbeat(_)
+            | FromAgent::Rates(_)
+            | FromAgent::Notes(_)
+            | FromAgent::Node(_),
+        ))) => {
             let words = "the first frame of an agent must be its introduction";
             return end(&door, &connection, &node, id, End::Protocol(words.to_owned()));
         }
@@ -176,6 +182,15 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 }
                 continue;
             }
+            Ok(Some(FromAgent::Node(notes))) => {
+                rate.wait(&door.clock).await;
+                let notes = Box::new(notes);
+                let input = Input::NodeNotes { node: node.clone(), session: id, notes };
+                if door.inputs.send(input).await.is_err() {
+                    return End::Lost("the master is stopping".to_owned());
+                }
+                continue;
+            }
             Ok(Some(FromAgent::Introduction(_))) => {
                 return End::Protocol("a second introduction on one connection".to_owned());
             }
@@ -200,7 +215,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
 
 /// Sends the newest desired set whenever there is one.
 async fn tell(
-    mut desired: watch::Receiver<Option<(Desired, Extras)>>,
+    mut desired: watch::Receiver<Option<(Desired, Extras, NodeOrders)>>,
     mut writer: FrameWriter,
     protocol: u16,
 ) -> End {
@@ -209,10 +224,13 @@ async fn tell(
         if desired.changed().await.is_err() {
             return End::Lost("the session was given up".to_owned());
         }
-        let Some((newest, extras)) = desired.borrow_and_update().clone() else { continue };
+        let Some((newest, extras, orders)) = desired.borrow_and_update().clone() else { continue };
         let sent = async {
             if protocol >= PROTOCOL_OF_NOTES {
                 writer.send(&ToAgent::Extras(extras)).await?;
+            }
+            if protocol >= PROTOCOL_OF_NODES {
+                writer.send(&ToAgent::Orders(orders)).await?;
             }
             writer.send(&ToAgent::Desired(newest)).await
         };

@@ -232,6 +232,9 @@ impl Daemon {
             Input::Notes { node, session, notes } => {
                 self.step(Event::Notes { node, session, notes })
             }
+            Input::NodeNotes { node, session, notes } => {
+                self.step(Event::NodeNotes { node, session, notes })
+            }
             Input::Disconnected { node, session } => {
                 self.agents.remove(&session);
                 self.step(Event::NodeDisconnected { node, session })
@@ -337,11 +340,11 @@ impl Daemon {
                     let _ = waiting.send(*reply);
                 }
             }
-            Command::SendDesired { node, session, desired, extras } => {
+            Command::SendDesired { node, session, desired, extras, orders } => {
                 // A session that ended meanwhile gets a whole set with its next introduction.
                 if let Some(agent) = self.agents.get(&session) {
                     tracing::debug!(%node, revision = %desired.revision, "sends a desired set");
-                    agent.desired.send_replace(Some((desired, extras)));
+                    agent.desired.send_replace(Some((desired, extras, orders)));
                 }
             }
             Command::Disconnect { session, reason } => {
@@ -415,5 +418,9 @@ fn change_name(change: &Change) -> &'static str {
         Change::Unpin { .. } => "unpin",
         Change::Update { .. } => "update",
         Change::NodeLost { .. } => "node lost",
+        Change::NodeCordon { .. } => "node cordon",
+        Change::NodeDrain { .. } => "node drain",
+        Change::NodeUndrain { .. } => "node undrain",
+        Change::Gpu { .. } => "node gpus",
     }
 }

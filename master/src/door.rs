@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use control::event::SessionId;
 use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Change, Read, Refusal, Reply};
+use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::{Extras, Notes};
 use model::{BootId, JobId, NodeId};
 use net::Connection;
@@ -30,7 +31,7 @@ pub(crate) struct AgentHandle {
     pub(crate) boot: BootId,
     pub(crate) protocol: u16,
     /// Only the newest desired set is of use, so a slow agent costs one slot.
-    pub(crate) desired: watch::Sender<Option<(Desired, Extras)>>,
+    pub(crate) desired: watch::Sender<Option<(Desired, Extras, NodeOrders)>>,
 }
 
 /// What a session tells the loop.
@@ -40,6 +41,7 @@ pub(crate) enum Input {
     Heartbeat { node: NodeId, session: SessionId, heartbeat: Box<Heartbeat> },
     Rates { node: NodeId, session: SessionId, rates: Vec<RateReport> },
     Notes { node: NodeId, session: SessionId, notes: Box<Notes> },
+    NodeNotes { node: NodeId, session: SessionId, notes: Box<NodeNotes> },
     Disconnected { node: NodeId, session: SessionId },
     Change(Box<ChangeRequest>),
 }

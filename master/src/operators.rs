@@ -80,6 +80,10 @@ async fn answer(
     let sent = match request.call {
         Call::Read(Read::Snapshot) => snapshot(door, &user, &mut writer).await,
         Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
+        Call::Certificate(_) => {
+            let words = "this master does not renew certificates";
+            send(&mut writer, Err(unavailable(words, "upgrade the master"))).await
+        }
         Call::Change(change) => {
             let (dry_run, reason) = (request.dry_run, request.reason);
             let reply = match shared::unshared(door, &change, dry_run).await {
@@ -176,9 +180,9 @@ async fn read_reply(door: &Door, read: Read) -> Reply {
             let message = format!("node {node} has no such output: {words}");
             Err(Refusal::new(ErrorKind::NotFound, message, "see optimus show for its tasks"))
         }
-        Ok(Ok(AgentAnswer::Probed(_))) => {
-            Err(unavailable(&format!("node {node} answered another question"), "try again"))
-        }
+        Ok(Ok(
+            AgentAnswer::Probed(_) | AgentAnswer::CertificateRequest(_) | AgentAnswer::Installed,
+        )) => Err(unavailable(&format!("node {node} answered another question"), "try again")),
         Ok(Err(words)) => {
             Err(unavailable(&format!("node {node} did not answer: {words}"), "try again"))
         }

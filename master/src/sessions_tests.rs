@@ -252,7 +252,8 @@ async fn of_many_desired_sets_a_slow_agent_gets_the_newest() {
     let (mut agent, id, handle) = world.agent("n1").await;
     for number in 1..=100 {
         let desired = Desired { revision: Revision(number), generations: vec![] };
-        handle.desired.send_replace(Some((desired, model::notes::Extras::default())));
+        let orders = model::nodes::NodeOrders::default();
+        handle.desired.send_replace(Some((desired, model::notes::Extras::default(), orders)));
     }
     let mut seen = Vec::new();
     while seen.last() != Some(&100) {
@@ -261,6 +262,7 @@ async fn of_many_desired_sets_a_slow_agent_gets_the_newest() {
         match received.unwrap().unwrap() {
             ToAgent::Desired(desired) => seen.push(desired.revision.0),
             ToAgent::Extras(extras) => assert_eq!(extras, model::notes::Extras::default()),
+            ToAgent::Orders(orders) => assert_eq!(orders, model::nodes::NodeOrders::default()),
         }
     }
     assert!(seen.is_sorted() && seen.len() < 100, "{seen:?}");

@@ -41,7 +41,11 @@ pub(crate) async fn unshared(door: &Door, change: &Change, dry_run: bool) -> Opt
         | Change::Resize { .. }
         | Change::Unpin { .. }
         | Change::Update { .. }
-        | Change::NodeLost { .. } => return None,
+        | Change::NodeLost { .. }
+        | Change::NodeCordon { .. }
+        | Change::NodeDrain { .. }
+        | Change::NodeUndrain { .. }
+        | Change::Gpu { .. } => return None,
     };
     let url = spec.checkpoint.as_str();
     // Anything wrong with the URL itself is told with the job's other faults.
@@ -144,7 +148,9 @@ async fn question(
     match tokio::time::timeout(PROBE, ask(agent, &query)).await {
         Ok(Ok(AgentAnswer::Probed(found))) => Ok(found),
         Ok(Ok(AgentAnswer::Refused(words)) | Err(words)) => Err(words),
-        Ok(Ok(AgentAnswer::Log { .. })) => Err("it answered another question".to_owned()),
+        Ok(Ok(
+            AgentAnswer::Log { .. } | AgentAnswer::CertificateRequest(_) | AgentAnswer::Installed,
+        )) => Err("it answered another question".to_owned()),
         Err(_) => Err(format!("no answer in {} s", PROBE.as_secs())),
     }
 }

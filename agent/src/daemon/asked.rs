@@ -19,6 +19,10 @@ impl Agent {
             AgentQuery::Probe { folder, name, act } => {
                 probe_folder(self.settings.user.clone(), folder, name, act, reply);
             }
+            AgentQuery::CertificateRequest | AgentQuery::CertificateInstall { .. } => {
+                let words = "this agent does not renew its certificate over the master";
+                let _ = reply.send(AgentAnswer::Refused(words.to_owned()));
+            }
             AgentQuery::Log { job, generation, task, bytes_max } => {
                 // Whoever asked may be gone: then nobody needs the answer.
                 let _ = reply.send(self.log(job, generation, task, bytes_max));

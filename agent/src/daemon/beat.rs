@@ -2,6 +2,7 @@
 
 use model::Millis;
 use model::agent::{Exit, Heartbeat, Introduction, RateReport, TaskReport, TaskState};
+use model::nodes::NodeNotes;
 use model::notes::{BlocksReport, Notes, TroubleReport};
 
 use super::Agent;
@@ -65,6 +66,11 @@ impl Agent {
             waits: self.waits_told(),
             begun: telemetry.flat_map(|t| t.begun_reports()).collect(),
         }
+    }
+
+    /// What this node knows of itself.
+    pub(super) fn node_notes(&self) -> NodeNotes {
+        NodeNotes::default()
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.

@@ -1,6 +1,7 @@
 //! What the agent's loop is told.
 
 use model::agent::{AgentAnswer, AgentQuery, Desired, Introduction, RateReport};
+use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::{Extras, Notes};
 use model::{CheckpointId, JobId};
 use tokio::sync::oneshot;
@@ -16,11 +17,11 @@ use crate::telemetry::Datagram;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A connection stands; it needs the introduction, the learning rates and the notes known.
-    Introduce(oneshot::Sender<(Introduction, Vec<RateReport>, Notes)>),
+    Introduce(oneshot::Sender<(Introduction, Vec<RateReport>, Notes, NodeNotes)>),
     /// Something came from the master, if only an acknowledgement.
     Contact,
     Disconnected,
-    Desired(Desired, Extras),
+    Desired(Desired, Extras, NodeOrders),
     Query(AgentQuery, oneshot::Sender<AgentAnswer>),
     /// A task was started, or could not be.
     Started {

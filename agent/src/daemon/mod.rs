@@ -72,6 +72,7 @@ pub(crate) struct Agent {
     desired: Option<Desired>,
     /// What came with the newest desired set.
     extras: Extras,
+    orders: model::nodes::NodeOrders,
     live: BTreeMap<Key, Live>,
     host: Host,
     gpus: Gpus,
@@ -193,12 +194,18 @@ impl Agent {
                 self.due.beat = now.plus(self.settings.beat_ms);
                 self.in_contact(now);
                 // A session that has gone again meanwhile asks anew with the next one.
-                let _ = reply.send((self.introduction(now), self.rates(), self.notes()));
+                let _ = reply.send((
+                    self.introduction(now),
+                    self.rates(),
+                    self.notes(),
+                    self.node_notes(),
+                ));
             }
             Event::Contact => self.in_contact(now),
             Event::Disconnected => self.connected = false,
-            Event::Desired(desired, extras) => {
+            Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
+                self.orders = orders;
                 self.on_desired(desired, now);
                 self.write_assignments(now);
                 self.bring_data();
@@ -359,7 +366,12 @@ impl Agent {
             if self.connected {
                 self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);
                 let heartbeat = self.heartbeat(now);
-                let beat = Beat { heartbeat, rates: self.rates(), notes: self.notes() };
+                let beat = Beat {
+                    heartbeat,
+                    rates: self.rates(),
+                    notes: self.notes(),
+                    node: self.node_notes(),
+                };
                 self.heartbeats.send_replace(Some(beat));
             }
         }

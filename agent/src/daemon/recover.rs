@@ -59,6 +59,7 @@ impl Agent {
             save_again_at: Millis(0),
             desired: None,
             extras: model::notes::Extras::default(),
+            orders: model::nodes::NodeOrders::default(),
             live: BTreeMap::new(),
             gpus,
             line: super::sockets::Line::default(),

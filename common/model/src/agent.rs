@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{BootId, CheckpointId, Generation, Incarnation, JobId, Revision};
 use crate::job::{Batch, Mode, OnDisconnect};
+use crate::nodes::{NodeNotes, NodeOrders};
 use crate::notes::{Extras, Notes};
 use crate::resources::Resources;
 use crate::shape::{Shape, Task};
@@ -24,6 +25,8 @@ pub enum FromAgent {
     Rates(Vec<RateReport>),
     /// From protocol 3 on: after the introduction and whenever something in them changes.
     Notes(Notes),
+    /// From protocol 4 on: as the notes.
+    Node(NodeNotes),
 }
 
 /// A learning rate that a job trains with.
@@ -240,6 +243,8 @@ pub enum ToAgent {
     Desired(Desired),
     /// From protocol 3 on: before every desired set.
     Extras(Extras),
+    /// From protocol 4 on: before every desired set.
+    Orders(NodeOrders),
 }
 
 /// Everything that a node should run. What is not in it must not run.
@@ -312,6 +317,10 @@ pub enum AgentQuery {
     /// From protocol 3 on: whether a `file://` folder is the same one here as elsewhere. `folder`
     /// is its URL, `name` one that nobody else has.
     Probe { folder: String, name: String, act: ProbeAct },
+    /// From protocol 4 on: make a new key, and answer with a request for a certificate of it.
+    CertificateRequest,
+    /// From protocol 4 on: the certificate for the newest request, in PEM.
+    CertificateInstall { pem: String },
 }
 
 /// A proof that folders of several nodes are one: what one of them makes, all others see.
@@ -333,4 +342,7 @@ pub enum AgentAnswer {
     Refused(String),
     /// To a probe: whether the name is there now.
     Probed(bool),
+    /// A request for a certificate, in PEM.
+    CertificateRequest(String),
+    Installed,
 }

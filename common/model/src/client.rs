@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, NodeId, RoundId};
 use crate::job::{Bounds, Fault, JobSpec};
+use crate::nodes::{AuditView, CertificateCall, CertificateView, Finding, NodeMore};
 use crate::options::JobOptions;
 use crate::shape::{Shape, Task};
 use crate::view::{
@@ -26,6 +27,8 @@ pub struct Request {
 pub enum Call {
     Change(Change),
     Read(Read),
+    /// From protocol 4 on.
+    Certificate(CertificateCall),
 }
 
 /// Everything that changes state: one event of `control` each.
@@ -73,6 +76,26 @@ pub enum Change {
         request_id: Option<String>,
         options: JobOptions,
     },
+    /// From protocol 4 on, as all below: no new tasks on a node; what runs goes on.
+    NodeCordon {
+        node: NodeId,
+    },
+    /// Jobs move away by checkpoint; what is left at the deadline is stopped.
+    NodeDrain {
+        node: NodeId,
+        /// From now, in ms; none waits for ever.
+        deadline_ms: Option<u64>,
+    },
+    /// Takes back a cordon or a drain.
+    NodeUndrain {
+        node: NodeId,
+    },
+    /// Takes a GPU out for good, or lets a bad or retired one be probed.
+    Gpu {
+        node: NodeId,
+        uuid: String,
+        retire: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +136,16 @@ pub enum Read {
     JobMore {
         job: JobId,
     },
+    /// From protocol 4 on, as all below: what [`Read::Node`] does not tell.
+    NodeMore {
+        node: NodeId,
+    },
+    /// What an operator should look at.
+    Doctor,
+    Audit {
+        after: u64,
+        limit: u32,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,6 +178,12 @@ pub enum Answer {
     /// One of several pieces of a snapshot; the last is empty.
     SnapshotPiece(Vec<u8>),
     JobMore(Box<JobMore>),
+    NodeMore(Box<NodeMore>),
+    Doctor(Vec<Finding>),
+    Audit(Vec<AuditView>),
+    Certificates(Vec<CertificateView>),
+    /// A request for a certificate, in PEM.
+    CertificateRequest(String),
 }
 
 /// Why a request was not done. Each kind is one exit code of the command line.

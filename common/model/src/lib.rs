@@ -10,6 +10,7 @@ pub mod config;
 pub mod ids;
 pub mod job;
 pub mod location;
+pub mod nodes;
 pub mod notes;
 pub mod options;
 pub mod reason;

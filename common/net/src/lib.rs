@@ -35,7 +35,7 @@ pub use server::{Greeting, Incoming, Server, ServerOptions, server};
 
 /// Versions of the messages that this build speaks, oldest to newest. Since 2 an agent sends
 /// learning rates, and a job may have a loss curve of its own.
-pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=3;
+pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=4;
 
 /// The same in every version: the range of versions stands in [`Hello`], so that a peer out of
 /// range is refused in words rather than by a TLS alert.

@@ -158,7 +158,9 @@ impl Master {
         let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&connection, request)).await;
         let hint = match request.call {
             Call::Read(_) => "try again",
-            Call::Change(_) => "the change may have been made: look before you repeat it",
+            Call::Change(_) | Call::Certificate(_) => {
+                "the change may have been made: look before you repeat it"
+            }
         };
         let failed = match asked {
             Ok(Ok(reply)) => return Ok(reply?),

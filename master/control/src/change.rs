@@ -71,6 +71,14 @@ impl Control {
                 self.update(&asked, job, workers, servers, priority)
             }
             Change::NodeLost { node } => self.node_lost(&asked, &node),
+            Change::NodeCordon { .. }
+            | Change::NodeDrain { .. }
+            | Change::NodeUndrain { .. }
+            | Change::Gpu { .. } => Err(Refusal::new(
+                ErrorKind::Unavailable,
+                "this master does not know the change",
+                "upgrade the master",
+            )),
             Change::Resize { job, shape, pin } => {
                 match self.resize(Resize { asked, job, shape, pin }) {
                     Some(reply) => reply,

@@ -2,6 +2,7 @@
 
 use model::agent::{Desired, Part};
 use model::client::Reply;
+use model::nodes::NodeOrders;
 use model::notes::Extras;
 use model::{CheckpointId, Generation, JobId, NodeId};
 use scheduler::snapshot::{Policy, Snapshot};
@@ -25,6 +26,8 @@ pub enum Command {
         desired: Desired,
         /// To be sent first, to an agent that knows the message.
         extras: Extras,
+        /// As the extras.
+        orders: NodeOrders,
     },
     /// Close a connection, in words: a second agent of one name, say.
     Disconnect {

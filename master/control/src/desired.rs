@@ -1,6 +1,7 @@
 //! What each node should run, made from the phases of the jobs that stand on it.
 
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
+use model::nodes::{JobOrders, NodeOrders};
 use model::notes::{AssignmentOrder, Extras, JobExtras};
 use model::{Finish, JobId, NodeId, Revision, Role};
 
@@ -25,7 +26,9 @@ impl Control {
             let generations = self.desired_of(&id);
             let extras = self.extras_of(&id, &generations);
             let sent = node.sent.as_ref();
-            if sent.is_some_and(|(_, last)| *last == generations) && node.sent_extras == extras {
+            let orders = self.orders_of(&id, &generations);
+            let same = node.sent_extras == extras && node.sent_orders == orders;
+            if same && sent.is_some_and(|(_, last)| *last == generations) {
                 continue;
             }
             self.desired_sets += 1;
@@ -42,8 +45,9 @@ impl Control {
             }
             node.sent = Some((revision, generations.clone()));
             node.sent_extras = extras.clone();
+            node.sent_orders = orders.clone();
             let desired = Desired { revision, generations };
-            let command = Command::SendDesired { node: id, session, desired, extras };
+            let command = Command::SendDesired { node: id, session, desired, extras, orders };
             self.out.commands.push(command);
         }
     }
@@ -83,6 +87,23 @@ impl Control {
 }
 
 impl Control {
+    /// What the server itself should know beside its desired set.
+    fn orders_of(&self, _node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
+        let jobs = generations.iter().map(|DesiredGeneration { job, generation, .. }| {
+            let known = self.job(*job);
+            let placement = known.life().filter(|life| life.generation == *generation);
+            let shares = placement.iter().flat_map(|life| &life.placement.0);
+            let mut peers: Vec<std::net::IpAddr> = shares
+                .filter_map(|share| self.nodes.get(&share.node)?.record.task_address.parse().ok())
+                .collect();
+            peers.sort_unstable();
+            peers.dedup();
+            let user = known.record.user.clone();
+            JobOrders { job: *job, generation: *generation, user, peers }
+        });
+        NodeOrders { jobs: jobs.collect(), ..NodeOrders::default() }
+    }
+
     /// What the node should know beside its desired set.
     fn extras_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> Extras {
         let mut extras = Extras { warm: self.warm(node), ..Extras::default() };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use model::agent::{Heartbeat, Introduction, RateReport};
 use model::client::Change;
+use model::nodes::NodeNotes;
 use model::notes::Notes;
 use model::{CheckpointId, Generation, JobId, NodeId, UnixMs};
 use scheduler::plan::Plan;
@@ -42,6 +43,12 @@ pub enum Event {
         node: NodeId,
         session: SessionId,
         notes: Box<Notes>,
+    },
+    /// What an agent noted of its server itself.
+    NodeNotes {
+        node: NodeId,
+        session: SessionId,
+        notes: Box<NodeNotes>,
     },
     NodeDisconnected {
         node: NodeId,

@@ -17,6 +17,7 @@ mod explain;
 mod invariants;
 pub mod job;
 mod node;
+mod node_notes;
 pub mod ports;
 pub mod record;
 mod restore;

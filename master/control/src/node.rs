@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::agent::{DesiredGeneration, GpuReport, NodeLoad, TaskReport};
+use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::Extras;
 use model::reason::Reachability;
 use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
@@ -39,6 +40,10 @@ pub(crate) struct Node {
     pub(crate) sent: Option<(Revision, Vec<DesiredGeneration>)>,
     /// What came with it.
     pub(crate) sent_extras: Extras,
+    pub(crate) sent_orders: NodeOrders,
+    /// What its agent told of the server itself in this session; none before, and from an agent
+    /// older than protocol 4.
+    pub(crate) notes: Option<NodeNotes>,
     /// When a refusal of its agent was last told.
     pub(crate) refusal_told: Option<Millis>,
     /// First revision that told the agent to stop a job's present generation.
@@ -80,6 +85,8 @@ impl Node {
             tells_notes: false,
             sent: None,
             sent_extras: Extras::default(),
+            sent_orders: NodeOrders::default(),
+            notes: None,
             refusal_told: None,
             stop_told: BTreeMap::new(),
             slow: None,

@@ -97,6 +97,9 @@ impl Control {
             }
             Event::Rates { node, session, rates } => self.on_rates(&node, session, rates),
             Event::Notes { node, session, notes } => self.on_notes(&node, session, *notes),
+            Event::NodeNotes { node, session, notes } => {
+                self.on_node_notes(&node, session, *notes);
+            }
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
             Event::Change { request, user, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };

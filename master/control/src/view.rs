@@ -45,6 +45,11 @@ impl Control {
                 rows.reverse();
                 Ok(Answer::Jobs(rows))
             }
+            Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => Err(Refusal::new(
+                ErrorKind::Unavailable,
+                "this master does not know the question",
+                "upgrade the master",
+            )),
             Read::Job { job } => {
                 let job = self.asked_job(*job)?;
                 Ok(Answer::Job(Box::new(self.job_detail(now, job))))

@@ -129,7 +129,8 @@ impl World {
     fn desire_with(&mut self, generations: Vec<DesiredGeneration>, extras: Extras) {
         self.revision += 1;
         let desired = Desired { revision: Revision(self.revision), generations };
-        self.agent.on(Event::Desired(desired, extras), clock::now());
+        self.agent
+            .on(Event::Desired(desired, extras, model::nodes::NodeOrders::default()), clock::now());
     }
 
     /// Turns the loop until something holds.

@@ -40,7 +40,7 @@ fn answer(request: &Request) -> Does {
             }
             Ok(Answer::Job(Box::new(detail)))
         }
-        Call::Read(_) | Call::Change(_) => return views::answer(request),
+        Call::Read(_) | Call::Change(_) | Call::Certificate(_) => return views::answer(request),
     };
     reply.into()
 }

@@ -186,7 +186,7 @@ fn followed_output_has_no_gap_and_no_repeat_over_a_restart() {
                 };
                 Ok(Answer::Log { generation, text: text.as_bytes().to_vec() }).into()
             }
-            Call::Change(_) | Call::Read(_) => {
+            Call::Change(_) | Call::Read(_) | Call::Certificate(_) => {
                 Err(Refusal::new(ErrorKind::Invalid, "not expected", "")).into()
             }
         }

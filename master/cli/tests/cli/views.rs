@@ -330,6 +330,13 @@ fn more() -> JobMore {
 fn read(read: &Read) -> Reply {
     Ok(match read {
         Read::Jobs => Answer::Jobs(rows()),
+        Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => {
+            return Err(model::client::Refusal::new(
+                model::client::ErrorKind::Invalid,
+                "not expected",
+                "",
+            ));
+        }
         Read::Job { job: JobId(1) } => Answer::Job(Box::new(detail())),
         Read::Job { job: JobId(10) } => {
             let row = row(10, "old", PhaseName::Completed);
@@ -385,7 +392,11 @@ fn change(change: &Change, dry_run: bool) -> Reply {
         | Change::Resize { job, .. }
         | Change::Unpin { job }
         | Change::Update { job, .. } => accepted(job),
-        Change::NodeLost { node } => Answer::Accepted {
+        Change::NodeLost { node }
+        | Change::NodeCordon { node }
+        | Change::NodeDrain { node, .. }
+        | Change::NodeUndrain { node }
+        | Change::Gpu { node, .. } => Answer::Accepted {
             job: None,
             node: Some(node.clone()),
             note: "its tasks count as dead".to_owned(),
@@ -407,5 +418,11 @@ pub(crate) fn answer(request: &Request) -> Does {
         ]),
         Call::Read(what) => read(what).into(),
         Call::Change(what) => change(what, request.dry_run).into(),
+        Call::Certificate(_) => Reply::Err(model::client::Refusal::new(
+            model::client::ErrorKind::Invalid,
+            "not expected",
+            "",
+        ))
+        .into(),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct Agent {
     pub(crate) desired: Desired,
     /// What came with it.
     pub(crate) extras: Extras,
+    pub(crate) orders: model::nodes::NodeOrders,
     pub(crate) ledger: BTreeMap<Name, Entry>,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
@@ -63,6 +64,7 @@ impl Agent {
             beaten: Millis(0),
             desired: Desired::default(),
             extras: Extras::default(),
+            orders: model::nodes::NodeOrders::default(),
             ledger: BTreeMap::new(),
             exit_ms: 500,
             sequence: 0,

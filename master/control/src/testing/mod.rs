@@ -177,10 +177,11 @@ impl World {
                 Command::Reply { request, reply } => {
                     self.replies.insert(request.0, *reply);
                 }
-                Command::SendDesired { node, session, desired, extras } => {
+                Command::SendDesired { node, session, desired, extras, orders } => {
                     let agent = self.agents.get_mut(&node).expect("a node of this world");
                     if agent.session == Some(session) && agent.hears {
                         agent.extras = extras;
+                        agent.orders = orders;
                         agent.obey(desired, self.now);
                     }
                 }

@@ -97,5 +97,9 @@ const fn asked(change: &Change) -> &'static str {
         Change::Unpin { .. } => "unpin",
         Change::Update { .. } => "update",
         Change::NodeLost { .. } => "node lost by word",
+        Change::NodeCordon { .. } => "node cordon",
+        Change::NodeDrain { .. } => "node drain",
+        Change::NodeUndrain { .. } => "node undrain",
+        Change::Gpu { .. } => "node gpus",
     }
 }

@@ -159,6 +159,7 @@ impl World {
                 control::Event::Tick
                 | control::Event::Rates { .. }
                 | control::Event::Notes { .. }
+                | control::Event::NodeNotes { .. }
                 | control::Event::NodeDisconnected { .. }
                 | control::Event::Change { .. }
                 | control::Event::RoundFinished { .. }

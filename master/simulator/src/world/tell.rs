@@ -95,6 +95,7 @@ fn event_words(event: &Event) -> String {
         }
         Event::Rates { node, .. } => format!("{node} tells learning rates"),
         Event::Notes { node, .. } => format!("{node} tells notes"),
+        Event::NodeNotes { node, .. } => format!("{node} tells notes of itself"),
         Event::NodeDisconnected { node, session } => format!("{node} lost {session:?}"),
         Event::Change { change, .. } => format!("{change:?}"),
         Event::RoundFinished { plan, .. } => format!("a plan: {}", plan_words(plan)),
