@@ -183,7 +183,10 @@ impl World {
     fn log(&self, task: Task) -> String {
         match self.agent.log(JobId(1), None, task, 1 << 16) {
             AgentAnswer::Log { text, .. } => String::from_utf8(text).unwrap(),
-            AgentAnswer::Refused(_) | AgentAnswer::Probed(_) => String::new(),
+            AgentAnswer::Refused(_)
+            | AgentAnswer::Probed(_)
+            | AgentAnswer::CertificateRequest(_)
+            | AgentAnswer::Installed => String::new(),
         }
     }
 
