@@ -30,6 +30,7 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
+    Key::optional("nodes.down_share_max", Want::Decimal),
     Key::optional("jobs.start_timeout", Want::Duration),
     Key::optional("jobs.checkpoint_timeout", Want::Duration),
     Key::optional("jobs.stop_grace", Want::Duration),

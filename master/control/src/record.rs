@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::reason::Schedulability;
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
     BootId, CheckpointId, Generation, Incarnation, JobId, JobOptions, JobSpec, NodeId, Placement,
@@ -35,6 +36,7 @@ pub enum Record {
     BlocksV1(BlocksRecord),
     SlowJobV1(Box<SlowJobRecord>),
     SlowNodeV1(SlowNodeRecord),
+    NodeOpsV1(NodeOpsRecord),
 }
 
 /// Where an entry lies.
@@ -52,6 +54,7 @@ pub enum Key {
     Blocks(JobId),
     SlowJob(JobId),
     SlowNode(NodeId),
+    NodeOps(NodeId),
 }
 
 impl Key {
@@ -74,6 +77,7 @@ impl Key {
             Self::Blocks(job) => number(12, job.0),
             Self::SlowJob(job) => number(10, job.0),
             Self::SlowNode(node) => text(11, node.as_str()),
+            Self::NodeOps(node) => text(13, node.as_str()),
         }
     }
 }
@@ -94,6 +98,7 @@ impl Record {
             Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
             Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
+            Self::NodeOpsV1(ops) => Key::NodeOps(ops.node.clone()),
         }
     }
 }
@@ -151,6 +156,19 @@ pub struct SlowNodeRecord {
     /// When the flag ends by itself.
     pub until: UnixMs,
     pub words: String,
+}
+
+/// A node that takes no new tasks; there is none for an open one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeOpsRecord {
+    pub node: NodeId,
+    pub state: Schedulability,
+    pub by: String,
+    pub since: UnixMs,
+    pub reason: String,
+    /// Of a drain: when what is left is stopped.
+    pub deadline: Option<UnixMs>,
+    pub tasks_before: u32,
 }
 
 /// Counters that must never go back.

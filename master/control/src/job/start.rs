@@ -15,11 +15,7 @@ impl Control {
         let Phase::Queued { wait: Wait::Room(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
         let missing =
-            place.placement.0.iter().find_map(|share| match self.nodes.get(&share.node) {
-                Some(node) if node.is_up() => None,
-                Some(node) => Some(format!("{} is {}", share.node, node.reach.name())),
-                None => Some(format!("{} is not known", share.node)),
-            });
+            place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
         if let Some(missing) = missing {
             self.lose_place(id, format!("its place was lost: {missing}"));
             return;

@@ -6,9 +6,13 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod down_cap;
+mod drain;
 mod faults;
 mod fuzz;
 mod leftovers;
+mod node_identity;
+mod rejects;
 mod restarts;
 mod storage;
 mod stories;
@@ -161,6 +165,8 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let commands = self.control.step(clocks(self.now), event);
+        // Also where the build does not do so by itself.
+        self.control.assert_invariants();
         self.carry_out(commands);
     }
 
