@@ -100,6 +100,31 @@ mod tests {
         assert_eq!(decode(&key, &RATES_V1).unwrap(), record);
     }
 
+    /// Bytes as the first version with closed nodes wrote them.
+    const NODE_OPS_V1: [u8; 23] = [
+        1, 12, 2, b'n', b'1', 2, 3, b'a', b'd', b'a', 251, 44, 1, 4, b'd', b'i', b's', b'k', 1, 251,
+        45, 1, 5,
+    ];
+
+    #[test]
+    fn closed_nodes_are_records_of_their_own() {
+        let record = Record::NodeOpsV1(control::record::NodeOpsRecord {
+            node: "n1".parse().unwrap(),
+            state: model::reason::Schedulability::Draining,
+            by: "ada".to_owned(),
+            since: model::UnixMs(300),
+            reason: "disk".to_owned(),
+            deadline: Some(model::UnixMs(301)),
+            tasks_before: 5,
+        });
+        let key = record.key().bytes();
+        assert_eq!(key, [13, b'n', b'1']);
+        let bytes = NODE_OPS_V1.to_vec();
+        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        assert_eq!(ops, [Op { key: key.clone(), value: Some(bytes.clone()) }]);
+        assert_eq!(decode(&key, &bytes).unwrap(), record);
+    }
+
     #[test]
     fn what_does_not_belong_is_refused_in_words() {
         let mut longer = META_V1.to_vec();

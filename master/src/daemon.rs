@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use control::Control;
 use control::command::Command;
+use control::doctor::{finding, sorted};
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
 use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
+use model::nodes::Severity;
 use model::{JobId, Task};
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
@@ -292,6 +294,12 @@ impl Daemon {
             status.alerts.extend(self.hands.keeper.health().alerts());
             status.alerts.extend(self.hands.certificates.alerts());
             status.reports_refused.extend(self.hands.counters.named());
+        }
+        if let Ok(Answer::Doctor(findings)) = &mut reply {
+            let remedy = "look at the disk of the master's state_dir";
+            let alerts = self.hands.keeper.health().alerts().into_iter();
+            findings.extend(alerts.map(|words| finding(Severity::Fault, "store", words, remedy)));
+            *findings = sorted(std::mem::take(findings));
         }
         reply
     }

@@ -5,6 +5,7 @@
 mod assignment;
 mod common;
 mod data;
+mod drain;
 mod faults;
 mod forks;
 mod hdfs;

@@ -2,8 +2,10 @@
 
 mod admin;
 mod change;
+mod doctor;
 mod follow;
 mod forecast;
+mod node;
 mod read;
 mod submit;
 mod wait;
@@ -92,6 +94,10 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Nodes(args) => read::nodes(context, &args).await,
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
+        Command::Node(NodeCommand::Cordon(args)) => node::cordon(context, &args).await,
+        Command::Node(NodeCommand::Drain(args)) => node::drain(context, &args).await,
+        Command::Node(NodeCommand::Undrain(args)) => node::undrain(context, &args).await,
+        Command::Doctor(args) => doctor::doctor(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),
         Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),

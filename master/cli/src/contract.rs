@@ -3,8 +3,10 @@
 //! examples in `tests/golden` hold it.
 
 pub(crate) mod detail;
+pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod node;
+pub(crate) mod node_more;
 pub(crate) mod round;
 pub(crate) mod status;
 

@@ -451,7 +451,7 @@ impl Control {
 /// Nodes known at once; a name costs a certificate, so only a mistake comes near.
 const NODES_MAX: usize = 100_000;
 /// A node that is held is looked at again.
-const HELD_LOOK_MS: u64 = 1_000;
+const HELD_LOOK_MS: u64 = 5_000;
 /// A skew worth a line.
 const SKEW_TOLD_MS: u64 = 5_000;
 

@@ -54,7 +54,7 @@ async fn list<T: Item>(
 }
 
 /// What a watcher has seen so far.
-struct Screen<'a, T: 'static> {
+pub(super) struct Screen<'a, T: 'static> {
     kind: &'a Kind<T>,
     choice: &'a Choice,
     view: &'a View,
@@ -62,7 +62,7 @@ struct Screen<'a, T: 'static> {
 }
 
 impl<'a, T: Item> Screen<'a, T> {
-    fn start(
+    pub(super) fn start(
         context: &mut Context<'_>,
         kind: &'a Kind<T>,
         choice: &'a Choice,
@@ -77,7 +77,7 @@ impl<'a, T: Item> Screen<'a, T> {
         Ok(Self { kind, choice, view, seen: BTreeMap::new() })
     }
 
-    fn show(&mut self, context: &mut Context<'_>, rows: Vec<T>) -> Result<(), Failure> {
+    pub(super) fn show(&mut self, context: &mut Context<'_>, rows: Vec<T>) -> Result<(), Failure> {
         let style = context.output.style(self.view.utc);
         if redraws(self.view, &style) {
             let text = self.kind.render(&rows, self.choice, self.view, &style);
@@ -328,12 +328,19 @@ pub(super) async fn nodes(context: &mut Context<'_>, args: &ReadArgs) -> Result<
 }
 
 pub(super) async fn node(context: &mut Context<'_>, args: &NodeShowArgs) -> Result<(), Failure> {
-    let item = |answer, _| {
+    let item = |answer, more| {
         let Answer::Node(detail) = answer else { return Err(unexpected(&answer)) };
-        Ok(NodeDetailJson::from(&*detail))
+        let more = match more {
+            Some(Answer::NodeMore(more)) => Some(more),
+            Some(other) => return Err(unexpected(&other)),
+            None => None,
+        };
+        Ok(NodeDetailJson::new(&detail, more.as_deref()))
     };
-    let read = Read::Node { node: args.node.clone() };
-    page(context, &args.read, read, item, |node, _| pages::cluster::node(node)).await
+    let node = args.node.clone();
+    let more = Some(Read::NodeMore { node: node.clone() });
+    let asked = Asked { read: Read::Node { node }, more };
+    page(context, &args.read, asked, item, |node, _| pages::cluster::node(node)).await
 }
 
 pub(super) async fn status(context: &mut Context<'_>, args: &ReadArgs) -> Result<(), Failure> {

@@ -8,6 +8,7 @@ mod files;
 mod forecast;
 mod golden;
 mod names;
+mod nodes;
 mod offline_fits;
 mod offline_plan;
 mod offline_simulate;

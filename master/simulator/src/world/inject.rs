@@ -171,7 +171,10 @@ impl World {
             self.watch.asked.insert(request.0, change.clone());
         }
         let user = "op".to_owned();
-        self.master(Event::Change { request, user, dry_run, reason: None, change: change.into() });
+        // Without a reason no node is drained.
+        let drains = matches!(change, Change::NodeDrain { .. });
+        let reason = drains.then(|| "by chance".to_owned());
+        self.master(Event::Change { request, user, dry_run, reason, change: change.into() });
     }
 
     /// The owner of a job submits it again under the same request id.
