@@ -65,9 +65,9 @@ fn a_drained_node_is_empty_and_its_job_trains_on_elsewhere() -> Result<()> {
     cluster.master.start()?;
     wait::until("the node to be back", MINUTE, || {
         let Ok(listing) = cluster.json(&["nodes"]) else { return Ok(None) };
-        let back = rows(&listing, "nodes").iter().any(|row| {
-            row["id"] == node.as_str() && row["reachability"] == "UP"
-        });
+        let back = rows(&listing, "nodes")
+            .iter()
+            .any(|row| row["id"] == node.as_str() && row["reachability"] == "UP");
         Ok(back.then_some(()))
     })?;
     ensure!(schedulability(&cluster, &node)? == "DRAINED", "a restart opened it");

@@ -95,7 +95,13 @@ impl Control {
     }
 
     /// The line that every change leaves.
-    pub(crate) fn told(&mut self, asked: &Asked, job: Option<JobId>, node: Option<&NodeId>, what: &str) {
+    pub(crate) fn told(
+        &mut self,
+        asked: &Asked,
+        job: Option<JobId>,
+        node: Option<&NodeId>,
+        what: &str,
+    ) {
         let reason = asked.reason.as_deref().map(|reason| {
             let reason: String = reason.chars().take(500).collect();
             format!(": {reason}")

@@ -154,12 +154,7 @@ impl Control {
         }
     }
 
-    fn closed_findings(
-        &self,
-        now: Now,
-        node: &Node,
-        add: &mut impl FnMut(Severity, String, &str),
-    ) {
+    fn closed_findings(&self, now: Now, node: &Node, add: &mut impl FnMut(Severity, String, &str)) {
         let rejects = node.rejects.words();
         if let Some(newest) = rejects.last() {
             let times = rejects.len();

@@ -108,8 +108,12 @@ impl Control {
     fn assert_node(&self, id: &model::NodeId) {
         let Some(node) = self.nodes.get(id) else { return };
         let drains = node.schedulability() == Schedulability::Draining;
+        assert_eq!(self.closed.contains(id), !node.is_open(), "{id} is listed as it is");
         assert_eq!(self.draining.contains(id), drains, "{id} is listed as it is");
-        assert!(!drains || self.timers.armed(&Timer::Drain(id.clone())).is_some(), "{id} is tended");
+        assert!(
+            !drains || self.timers.armed(&Timer::Drain(id.clone())).is_some(),
+            "{id} is tended"
+        );
         let mut used = Resources::default();
         for job in &node.lives {
             let on = self.job(*job).placement().on(id);

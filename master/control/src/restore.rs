@@ -173,6 +173,7 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            closed: BTreeSet::new(),
             draining: BTreeSet::new(),
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),

@@ -58,7 +58,9 @@ pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> Result
     if !args.wait || args.change.dry_run {
         return Ok(());
     }
-    let Some(ms) = args.timeout.and_then(|limit| limit.0) else { return until_drained(context, nodes).await };
+    let Some(ms) = args.timeout.and_then(|limit| limit.0) else {
+        return until_drained(context, nodes).await;
+    };
     let limit = Duration::from_millis(ms);
     let waited = tokio::time::timeout(limit, until_drained(context, nodes)).await;
     waited.unwrap_or_else(|_| {

@@ -73,10 +73,8 @@ impl From<&NodeMore> for NodeMoreJson {
 impl From<&DrainView> for DrainJson {
     fn from(drain: &DrainView) -> Self {
         let jobs = drain.jobs.iter();
-        let jobs = jobs.map(|(job, waits)| LeavingJson {
-            job: job.to_string(),
-            waits_for: waits.clone(),
-        });
+        let jobs =
+            jobs.map(|(job, waits)| LeavingJson { job: job.to_string(), waits_for: waits.clone() });
         Self {
             deadline: drain.deadline.map(Time),
             tasks_before: drain.tasks_before,

@@ -23,9 +23,8 @@ fn a_drain_needs_a_reason_and_carries_its_deadline() {
     assert_eq!(fake.run("node drain n1 --reason disk --deadline 30m").code, Some(0));
     assert_eq!(fake.run("node drain n1 --reason disk --dry-run").code, Some(0));
     let asked = changes(&fake);
-    let drain = |deadline_ms| {
-        Call::Change(Change::NodeDrain { node: views::node_id("n1"), deadline_ms })
-    };
+    let drain =
+        |deadline_ms| Call::Change(Change::NodeDrain { node: views::node_id("n1"), deadline_ms });
     assert_eq!(asked[0].call, drain(Some(1_800_000)));
     assert_eq!(asked[0].reason.as_deref(), Some("disk"));
     assert!(asked[1].dry_run && asked[1].call == drain(None));

@@ -59,8 +59,7 @@ impl Control {
             // An agent ends tasks by itself after a long silence; neither that nor an order of
             // ours is the job's fault, nor is a checkpoint that cannot be read for now.
             let keeps = self.job(report.job).spec().on_disconnect == OnDisconnect::Keep;
-            let silent =
-                was == Reachability::Down || (was == Reachability::Suspect && !keeps);
+            let silent = was == Reachability::Down || (was == Reachability::Suspect && !keeps);
             let server = self.is_servers_fault(node, report, exit);
             let blame = if says_port_busy(&exit.reason) {
                 Blame::Port

@@ -14,8 +14,7 @@ impl Control {
     pub(crate) fn try_start(&mut self, id: JobId) {
         let Phase::Queued { wait: Wait::Room(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
-        let missing =
-            place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
+        let missing = place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
         if let Some(missing) = missing {
             self.lose_place(id, format!("its place was lost: {missing}"));
             return;

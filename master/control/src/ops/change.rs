@@ -70,6 +70,7 @@ impl Control {
     fn close(&mut self, id: &NodeId, ops: Ops) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.ops = Some(ops);
+        self.closed.insert(id.clone());
         self.out.node_ops.insert(id.clone());
         // Places on it that were given are to be given back.
         self.out.room_freed = true;
@@ -128,9 +129,8 @@ impl Control {
         if asked.dry_run {
             return accepted(id, format!("{DRY_RUN}; {what}"));
         }
-        let deadline = deadline_ms.map(|ms| {
-            (model::UnixMs(now.unix.0.saturating_add(ms)), now.mono.plus(ms))
-        });
+        let deadline =
+            deadline_ms.map(|ms| (model::UnixMs(now.unix.0.saturating_add(ms)), now.mono.plus(ms)));
         self.told(asked, None, Some(id), &format!("drains {id}"));
         let by = asked.user.clone();
         let again = state == Schedulability::Draining;
@@ -159,6 +159,7 @@ impl Control {
         let Some(node) = self.nodes.get_mut(id) else { return accepted(id, "") };
         node.ops = None;
         node.rejects.clear();
+        self.closed.remove(id);
         self.end_drain(id);
         self.out.node_ops.remove(id);
         self.out.deleted.push(Key::NodeOps(id.clone()));

@@ -45,9 +45,7 @@ impl Control {
     /// A round's words about a job: it knows only that a node is not there any more.
     pub(crate) fn round_words(&self, job: &Job, words: String) -> String {
         match self.leaves(job) {
-            Some(node) => {
-                words.replace(scheduler::plan::NODE_GONE, &format!("{node} is draining"))
-            }
+            Some(node) => words.replace(scheduler::plan::NODE_GONE, &format!("{node} is draining")),
             None => words,
         }
     }
@@ -62,7 +60,8 @@ impl Control {
 
     /// For a job that waits: nodes that would be there if nobody had closed them.
     pub(crate) fn closed_words(&self) -> String {
-        let closed = self.nodes.values().filter(|node| node.is_up() && !node.is_open());
+        let closed = self.closed.iter().filter_map(|id| self.nodes.get(id));
+        let closed = closed.filter(|node| node.is_up());
         let words = closed.take(3).filter_map(Node::takes_nothing);
         words.map(|words| format!("; {words}")).collect()
     }
@@ -149,8 +148,8 @@ impl Control {
 
     fn stop_start(&mut self, job: JobId, id: &NodeId) {
         let next = self.job(job).wished();
-        let next =
-            next.unwrap_or_else(|| Next::Queue { reason: format!("{id} is draining; not placed yet") });
+        let next = next
+            .unwrap_or_else(|| Next::Queue { reason: format!("{id} is draining; not placed yet") });
         self.leave(job, next);
     }
 
@@ -242,7 +241,6 @@ impl Control {
 }
 
 fn names(placement: &Placement) -> String {
-    let names: Vec<&str> =
-        placement.0.iter().take(5).map(|share| share.node.as_str()).collect();
+    let names: Vec<&str> = placement.0.iter().take(5).map(|share| share.node.as_str()).collect();
     names.join(", ")
 }

@@ -86,9 +86,8 @@ impl Control {
         let id = record.node;
         let node = self.nodes.entry(id.clone());
         let node = node.or_insert_with(|| Node::new(crate::restore::unheard(id.clone())));
-        let at = |deadline: UnixMs| {
-            (deadline, now.mono.plus(deadline.0.saturating_sub(now.unix.0)))
-        };
+        let at =
+            |deadline: UnixMs| (deadline, now.mono.plus(deadline.0.saturating_sub(now.unix.0)));
         node.ops = Some(Ops {
             state: record.state,
             by: record.by,
@@ -97,6 +96,7 @@ impl Control {
             deadline: record.deadline.map(at),
             tasks_before: record.tasks_before,
         });
+        self.closed.insert(id.clone());
         if record.state == Schedulability::Draining {
             self.begin_drain(&id);
         }

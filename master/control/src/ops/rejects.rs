@@ -87,9 +87,8 @@ impl Rejects {
 
     /// For people, oldest first.
     pub(crate) fn words(&self) -> Vec<String> {
-        let words = |reject: &Reject| {
-            format!("{} {}: {}", reject.job, reject.generation, reject.words)
-        };
+        let words =
+            |reject: &Reject| format!("{} {}: {}", reject.job, reject.generation, reject.words);
         self.kept.iter().map(words).collect()
     }
 }
@@ -131,7 +130,12 @@ fn describe(report: &RejectReport) -> String {
 
 impl Control {
     /// Whether a task that never started is its server's fault; none where it did start.
-    pub(crate) fn is_servers_fault(&self, id: &NodeId, report: &TaskReport, exit: &Exit) -> Option<bool> {
+    pub(crate) fn is_servers_fault(
+        &self,
+        id: &NodeId,
+        report: &TaskReport,
+        exit: &Exit,
+    ) -> Option<bool> {
         if !exit.reason.starts_with(NO_START) {
             return None;
         }
@@ -175,10 +179,17 @@ impl Control {
         let times = node.rejects.lately(at);
         let open = node.is_open();
         let known = self.jobs.contains_key(&job).then_some(job);
-        self.tell(known, Some(id), "rejected", format!("{id} rejects {generation} of {job}: {words}"));
+        self.tell(
+            known,
+            Some(id),
+            "rejected",
+            format!("{id} rejects {generation} of {job}: {words}"),
+        );
         if times >= REJECTS_MAX && open {
-            let reason = format!("rejects launches: {words} ({times} times without one that went well)");
-            let text = format!("{id} is CORDONED: {reason}; mend it, then optimus node undrain {id}");
+            let reason =
+                format!("rejects launches: {words} ({times} times without one that went well)");
+            let text =
+                format!("{id} is CORDONED: {reason}; mend it, then optimus node undrain {id}");
             self.cordon(id, "the master".to_owned(), reason);
             self.tell(None, Some(id), "cordoned", text);
         }

@@ -158,10 +158,8 @@ impl Agent {
                 match (&wanted.order, self.ledger.get_mut(&name)) {
                     (Order::Start, None) => {
                         let mut entry = Entry::new(wanted.launch.on_disconnect);
-                        entry.exit = self
-                            .rejects
-                            .clone()
-                            .map(|reason| Exit { reason, ..Exit::default() });
+                        entry.exit =
+                            self.rejects.clone().map(|reason| Exit { reason, ..Exit::default() });
                         self.ledger.insert(name, entry);
                     }
                     (Order::Keep, None) => {

@@ -52,7 +52,8 @@ fn trouble() -> impl Strategy<Value = Trouble> {
         job().prop_map(Trouble::Resume),
         job().prop_map(Trouble::Unpin),
         node().prop_map(Trouble::Cordon),
-        (node(), proptest::option::of(0..60_000_u64)).prop_map(|(node, ms)| Trouble::Drain(node, ms)),
+        (node(), proptest::option::of(0..60_000_u64))
+            .prop_map(|(node, ms)| Trouble::Drain(node, ms)),
         node().prop_map(Trouble::Undrain),
     ]
 }

@@ -25,9 +25,7 @@ fn a_rebuilt_host_takes_its_name_and_its_history() {
     // Installed anew: another boot, and a ledger that begins at one.
     world.reboot(&node);
     world.agents.get_mut(&node).unwrap().incarnation = Incarnation(1);
-    world.until(30, "it is back", |world| {
-        world.node_row(&node).reachability == Reachability::Up
-    });
+    world.until(30, "it is back", |world| world.node_row(&node).reachability == Reachability::Up);
     assert_eq!(world.control.nodes.len(), 2, "no ghost");
     assert!(world.events_tell(&format!("{node} came back with a new boot")));
     let of_node = world.control.events.values().filter(|event| event.node.as_ref() == Some(&node));
@@ -91,7 +89,8 @@ fn stale_heartbeats_after_a_fresh_one_change_nothing() {
 #[test]
 fn a_pause_of_an_agent_is_no_death() {
     let mut world = World::new(2, 8);
-    let id = world.running(JobSpec { on_disconnect: OnDisconnect::Replace, ..long() }, Shape::new(1, 2));
+    let id =
+        world.running(JobSpec { on_disconnect: OnDisconnect::Replace, ..long() }, Shape::new(1, 2));
     let node = world.node_of(id, Task::SCHEDULER);
     let generation = world.row(id).generation;
     world.cut(&node);
@@ -173,4 +172,21 @@ fn a_clock_that_differs_is_told_in_words() {
         let told = findings.iter().find(|one| one.words.contains("clock"));
         assert_eq!(told.map(|one| one.words.as_str()), finding, "{skew_ms} ms");
     }
+}
+
+#[test]
+fn an_end_during_a_long_outage_is_told_once() {
+    let mut world = World::new(1, 8);
+    let id = world.running(long(), Shape::new(1, 2));
+    world.cut(&n(1));
+    world.run(10);
+    world.exit(id, Task::worker(1), 7, "boom");
+    world.run(300);
+    world.heal(&n(1));
+    world.until(30, "its end is told", |world| !world.detail(id).faults.is_empty());
+    world.run(60);
+    let faults = world.detail(id).faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].cause.contains("worker1 on n1 exited with code 7: boom"), "{faults:?}");
+    assert_eq!(world.phase(id), PhaseName::Running);
 }

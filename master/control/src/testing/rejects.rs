@@ -34,9 +34,7 @@ fn a_node_that_starts_nothing_is_taken_out_and_no_job_pays_for_it() {
     world.run(2);
     world.agents.get_mut(&n(1)).unwrap().rejects = Some(NO_PROCESS.to_owned());
     let id = world.submit(long());
-    world.until(120, "it is taken out", |world| {
-        world.state(&n(1)) == Schedulability::Cordoned
-    });
+    world.until(120, "it is taken out", |world| world.state(&n(1)) == Schedulability::Cordoned);
     let row = world.node_row(&n(1));
     assert!(row.reason.contains("rejects launches") && row.reason.contains("3 times"), "{row:?}");
     assert!(row.reason.contains("os error 11"), "{row:?}");
@@ -106,7 +104,8 @@ fn an_agent_says_itself_whose_fault_it_was() {
     };
     let mut told = Vec::new();
     for known in 0..3 {
-        world.until(60, "a start fails", |world| world.control.job(id).record.history.len() > known);
+        world
+            .until(60, "a start fails", |world| world.control.job(id).record.history.len() > known);
         let generation = world.control.job(id).record.history[known].0;
         told.push(report(generation));
         if known == 1 {

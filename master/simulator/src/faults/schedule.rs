@@ -219,8 +219,7 @@ pub(super) fn closings(stream: &mut Pcg64Mcg, nodes: usize, ends_ms: u64) -> Vec
     for _ in 0..within(stream, 1, 6) {
         let at = within(stream, 0, ends_ms);
         let number = usize::try_from(within(stream, 0, 999)).unwrap_or(0) % nodes + 1;
-        let node: NodeId =
-            format!("n{number}").parse().expect("a letter and a digit are a name");
+        let node: NodeId = format!("n{number}").parse().expect("a letter and a digit are a name");
         let deadline_ms = one(stream, &[None, None, Some(0), Some(5_000), Some(60_000)]);
         let close = if chance(stream, 0.3) {
             Change::NodeCordon { node: node.clone() }
