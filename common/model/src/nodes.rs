@@ -253,6 +253,8 @@ pub struct AuditView {
     pub reason: Option<String>,
     /// `done`, or why it was refused.
     pub outcome: String,
+    /// Nothing was to be changed.
+    pub dry_run: bool,
 }
 
 /// Whose certificate.

@@ -30,12 +30,12 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// The files of a role in a folder made by [`crate::pki`]: `master.pem`, `agent-<name>.pem`,
-    /// `operator-<name>.pem`, with `.key` beside each, and `ca.pem`.
+    /// `operator-<name>.pem` and so on, with `.key` beside each, and `ca.pem`.
     #[must_use]
     pub fn in_folder(folder: &Path, role: Role, name: &str) -> Self {
         let stem = match role {
             Role::Master => "master".to_owned(),
-            Role::Agent | Role::Operator => format!("{role}-{name}"),
+            Role::Agent | Role::Operator | Role::Admin | Role::User => format!("{role}-{name}"),
         };
         Self::with_stem(folder, &stem)
     }
@@ -187,6 +187,19 @@ impl Credentials {
     /// # Errors
     /// One for each fault, with the file, and the date or the remedy.
     pub fn load(files: &TlsFiles, role: Role, now: SystemTime) -> Result<Self, PkiError> {
+        Self::load_one_of(files, &[role], now)
+    }
+
+    /// As [`Self::load`], for a client of any role: [`Self::identity`] tells which.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_client(files: &TlsFiles, now: SystemTime) -> Result<Self, PkiError> {
+        // The one that has been there longest is named where none of them is found.
+        Self::load_one_of(files, &[Role::Operator, Role::Admin, Role::User], now)
+    }
+
+    fn load_one_of(files: &TlsFiles, roles: &[Role], now: SystemTime) -> Result<Self, PkiError> {
         let path = &files.certificate;
         let unusable = |reason: String| PkiError::Unusable { path: path.clone(), reason };
         let authorities = read_certificates(&files.ca)?;
@@ -196,11 +209,11 @@ impl Credentials {
         let status = status_of(path, &chain[0])?;
         status.check_dates(now)?;
         let identity = Identity::of_certificate(&chain[0]).map_err(unusable)?;
-        if identity.role != role {
+        if !roles.contains(&identity.role) {
             return Err(PkiError::WrongRole {
                 path: path.clone(),
                 found: identity.to_string(),
-                wanted: role,
+                wanted: roles[0],
             });
         }
         let mut roots = RootCertStore::empty();
@@ -242,7 +255,7 @@ impl Credentials {
             .verify_client_cert(end, intermediates, now)
             .map(|_| ());
         let checked = match self.identity.role {
-            Role::Agent | Role::Operator => as_client,
+            Role::Agent | Role::Operator | Role::Admin | Role::User => as_client,
             Role::Master => {
                 let name = ServerName::try_from(crate::SERVER_NAME).expect("a plain DNS name");
                 let verifier = self.server_verifier().map_err(unusable)?;

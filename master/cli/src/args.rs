@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use admin::{
-    CertCommand, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, InitArgs, IssueArgs, NodeCommand,
+    AuditArgs, CertCommand, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, InitArgs, IssueArgs, NodeCommand,
     NodeLostArgs, NodeShowArgs, RoleArg, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand,
     SnapshotRestoreArgs,
 };
@@ -213,6 +213,10 @@ pub(crate) enum Command {
     /// Certificates
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Who changed what, and what was refused
+    Audit(AuditArgs),
+    /// Who may do what: the roles of certificates
+    Roles,
     /// Versions of this program, the master and the oldest agent
     Version(ConnectOnlyArgs),
     /// Print the completions for a shell
@@ -247,6 +251,7 @@ impl Command {
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
+            Self::Audit(args) => &args.read.connect,
             Self::Plan(_)
             | Self::Fit(_)
             | Self::Assign(_)
@@ -254,6 +259,7 @@ impl Command {
             | Self::Experiment(_)
             | Self::Config(_)
             | Self::Cert(_)
+            | Self::Roles
             | Self::Completion { .. }
             | Self::Snapshot(SnapshotCommand::Verify { .. } | SnapshotCommand::Restore(_)) => {
                 return Connect::default();

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod access;
 mod admin;
 mod change;
 mod follow;
@@ -105,6 +106,8 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Snapshot(SnapshotCommand::Restore(args)) => admin::restore(context, &args).await,
         Command::Cert(CertCommand::Init(args)) => admin::cert_init(context, &args),
         Command::Cert(CertCommand::Issue(args)) => admin::cert_issue(context, &args),
+        Command::Audit(args) => access::audit(context, &args).await,
+        Command::Roles => access::roles(context),
         Command::Version(_) => admin::version(context).await,
         Command::Completion { shell } => admin::completion(context, shell),
     }?;

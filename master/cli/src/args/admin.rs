@@ -131,6 +131,10 @@ pub(crate) enum RoleArg {
     Master,
     Agent,
     Operator,
+    /// May do everything
+    Admin,
+    /// May change its own jobs only
+    User,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -151,7 +155,7 @@ pub(crate) struct IssueArgs {
     /// Who it is for
     #[arg(value_enum)]
     pub role: RoleArg,
-    /// The node's name, or the operator's
+    /// The node's name, or the person's: whose jobs are whose goes by it, whatever the role
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Folder of the CA [default: where the master looks]
@@ -169,4 +173,19 @@ pub(crate) struct IssueArgs {
     /// Renew one that exists
     #[arg(long)]
     pub replace: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Only what this user asked
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Only what is younger than this, such as 30m, 12h or 7d
+    #[arg(long, value_name = "DURATION")]
+    pub since: Option<model::units::DurationMs>,
+    /// How many of the last lines to look at
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }

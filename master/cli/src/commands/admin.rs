@@ -282,6 +282,8 @@ pub(super) fn cert_issue(context: &mut Context<'_>, args: &IssueArgs) -> Result<
         RoleArg::Master => Role::Master,
         RoleArg::Agent => Role::Agent,
         RoleArg::Operator => Role::Operator,
+        RoleArg::Admin => Role::Admin,
+        RoleArg::User => Role::User,
     };
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
     let request =
