@@ -23,6 +23,10 @@ pub(crate) struct Settings {
     pub(crate) master: SocketAddr,
     pub(crate) state_dir: PathBuf,
     pub(crate) task_address: String,
+    /// First and last port of tasks, but for PS schedulers.
+    pub(crate) task_ports: (u16, u16),
+    /// Whether only peers may reach the ports of tasks.
+    pub(crate) filters: bool,
     pub(crate) user: TaskUser,
     /// Folder to put on `PYTHONPATH`, which holds the package `optimus`.
     pub(crate) python_package: Option<PathBuf>,
@@ -95,6 +99,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         master: config.master.parse().context("master")?,
         state_dir,
         task_address: config.task_address,
+        task_ports: config.task_ports,
+        filters: config.filter != "off",
         python_package: config.python_package.map(PathBuf::from).or_else(installed_package),
         beat_ms: config.beat.0,
         stop_grace_ms: config.stop_grace.0,

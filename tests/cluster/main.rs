@@ -6,6 +6,7 @@ mod assignment;
 mod common;
 mod data;
 mod faults;
+mod filter;
 mod forks;
 mod hdfs;
 mod life;

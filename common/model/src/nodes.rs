@@ -34,6 +34,8 @@ pub struct NodeNotes {
     pub alerts: Vec<String>,
     /// When the certificate that the agent shows ends.
     pub certificate_ends: Option<UnixMs>,
+    /// Addresses of the server, loopback aside, that its tasks' connections may come from.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What a server enforces of each task's limits, and why not where it does not.

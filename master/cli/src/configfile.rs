@@ -49,11 +49,13 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 19] = [
+pub(crate) const AGENT_KEYS: [Key; 21] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("task_address", Want::Text),
+    Key::optional("task_ports", Want::Ports),
+    Key::optional("filter", Want::Word(&model::config::FILTERS)),
     Key::optional("task_user", Want::Text),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),

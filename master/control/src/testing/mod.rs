@@ -10,6 +10,7 @@ mod data;
 mod faults;
 mod fuzz;
 mod leftovers;
+mod peers;
 mod restarts;
 mod storage;
 mod stories;
