@@ -5,6 +5,7 @@ mod admin;
 mod change;
 mod follow;
 mod forecast;
+mod manual;
 mod read;
 mod submit;
 mod wait;
@@ -109,7 +110,8 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Audit(args) => access::audit(context, &args).await,
         Command::Roles => access::roles(context),
         Command::Version(_) => admin::version(context).await,
-        Command::Completion { shell } => admin::completion(context, shell),
+        Command::Completion { shell } => manual::completion(context, shell),
+        Command::Man { dir } => manual::man(context, dir.as_deref()),
     }?;
     Ok(Done::Well)
 }
