@@ -9,12 +9,13 @@ use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Change, Read, Refusal, Reply};
 use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::{Extras, Notes};
-use model::{BootId, JobId, NodeId};
+use model::{BootId, JobId, NodeId, UnixMs};
 use net::Connection;
 use storage::snapshot::Header;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::pki::Certificates;
 
 /// Events that wait for the loop. One round of thousands of agents fits; beyond that a session
 /// waits, and its peer with it.
@@ -82,6 +83,10 @@ pub(crate) enum Query {
     Agents {
         reply: oneshot::Sender<Vec<Peer>>,
     },
+    /// When the certificates end that connected agents show from their next connection on.
+    CertificateEnds {
+        reply: oneshot::Sender<Vec<(NodeId, UnixMs)>>,
+    },
     Export {
         header: Header,
         reply: oneshot::Sender<Export>,
@@ -135,6 +140,7 @@ pub(crate) struct Door {
     pub(crate) sessions: Arc<AtomicU64>,
     /// A permit for each request that is being answered: at the end they get their last words.
     pub(crate) requests: Arc<Semaphore>,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 /// Requests answered at a time, of all operators together.

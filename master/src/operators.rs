@@ -11,7 +11,7 @@ use storage::snapshot::Header;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
-use crate::shared;
+use crate::{certificates, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -80,9 +80,9 @@ async fn answer(
     let sent = match request.call {
         Call::Read(Read::Snapshot) => snapshot(door, &user, &mut writer).await,
         Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
-        Call::Certificate(_) => {
-            let words = "this master does not renew certificates";
-            send(&mut writer, Err(unavailable(words, "upgrade the master"))).await
+        Call::Certificate(call) => {
+            let reply = certificates::answer(door, &user, call, request.dry_run).await;
+            send(&mut writer, reply).await
         }
         Call::Change(change) => {
             let (dry_run, reason) = (request.dry_run, request.reason);

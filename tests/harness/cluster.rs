@@ -327,6 +327,12 @@ impl Cluster {
         .with_context(|| format!("the master says:\n{}", tail(&self.master.log(), 20)))
     }
 
+    /// A further agent with settings of its own, not started yet; it ends when it is dropped.
+    #[must_use]
+    pub fn agent_with(&self, config: &Path) -> Daemon {
+        Daemon::new(&self.binaries.agent, config.to_owned())
+    }
+
     /// Every training process of this cluster that lives.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskProcess> {

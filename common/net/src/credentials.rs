@@ -149,6 +149,14 @@ pub fn certificate_status(path: &Path) -> Result<CertificateStatus, PkiError> {
     status_of(path, &chain[0])
 }
 
+/// As [`certificate_status`], of all certificates in a file.
+///
+/// # Errors
+/// As [`certificate_status`].
+pub fn certificate_statuses(path: &Path) -> Result<Vec<CertificateStatus>, PkiError> {
+    read_certificates(path)?.iter().map(|der| status_of(path, der)).collect()
+}
+
 pub(crate) fn status_of(
     path: &Path,
     der: &CertificateDer<'_>,

@@ -31,7 +31,8 @@ pub use client::{ConnectOptions, connect};
 pub use codec::{decode, encode};
 pub use connection::{Connection, Session};
 pub use credentials::{
-    CertificateStatus, Credentials, TlsFiles, certificate_status, parse_serial,
+    CertificateStatus, Credentials, TlsFiles, certificate_status, certificate_statuses,
+    parse_serial,
 };
 pub use ending::{Ending, ending_words};
 pub use error::{Close, ConnectError, FrameError, HandshakeError, Lost, PkiError, ServeError};
