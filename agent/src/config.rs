@@ -108,7 +108,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
         spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
         hadoop_conf_dir: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?.conf_dir,
-        tls: config.tls,
+        tls: TlsConfig { enrolment: config.tls.enrolment.or_else(handed_over), ..config.tls },
         capacity,
     })
 }
@@ -136,6 +136,12 @@ fn variable(name: &str) -> Option<String> {
 /// What to log, as `OPTIMUS_LOG` has it: a level, or directives such as `optimus_agent=debug`.
 pub(crate) fn log_filter() -> String {
     variable("OPTIMUS_LOG").unwrap_or_else(|| "info".to_owned())
+}
+
+/// The bundle that systemd hands over by `LoadCredential`, where it does.
+fn handed_over() -> Option<String> {
+    let path = PathBuf::from(variable("CREDENTIALS_DIRECTORY")?).join("enrolment");
+    path.exists().then(|| path.display().to_string())
 }
 
 fn default_state_dir() -> Result<PathBuf> {

@@ -3,6 +3,7 @@
 //! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
 
 mod assignment;
+mod certificates;
 mod common;
 mod data;
 mod faults;

@@ -220,7 +220,9 @@ impl Cluster {
             let config = cluster.folder.join(format!("{}.toml", node.name));
             fs::write(&config, cluster.agent_toml(index, node, options)?)?;
             let space = node.space.clone();
-            cluster.agents.push(Daemon { space, ..Daemon::new(&binaries.agent, config) });
+            let mut agent = Daemon::new(&binaries.agent, config);
+            agent.space = space;
+            cluster.agents.push(agent);
         }
         Ok(cluster)
     }
@@ -348,6 +350,12 @@ impl Cluster {
             Ok((up == count).then_some(()))
         })
         .with_context(|| format!("the master says:\n{}", tail(&self.master.log(), 20)))
+    }
+
+    /// A further agent with settings of its own, not started yet; it ends when it is dropped.
+    #[must_use]
+    pub fn agent_with(&self, config: &Path) -> Daemon {
+        Daemon::new(&self.binaries.agent, config.to_owned())
     }
 
     /// Every training process of this cluster that lives.

@@ -72,6 +72,11 @@ pub struct TlsConfig {
     pub ca: Option<String>,
     pub certificate: Option<String>,
     pub key: Option<String>,
+    /// A bundle of certificate, key and CA, taken in where the daemon has nothing usable yet;
+    /// the default is `enrolment` among the credentials that systemd hands over.
+    pub enrolment: Option<String>,
+    /// A list of revoked certificates; one that was sent to the master counts beside it.
+    pub revocations: Option<String>,
 }
 
 /// Packet filters: rules that the agent sets through `nft` where it is root, or none.

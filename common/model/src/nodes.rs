@@ -288,4 +288,6 @@ pub struct CertificateView {
     pub ends: UnixMs,
     pub connected: bool,
     pub revoked: bool,
+    /// When the one ends that an agent shows from its next connection on: another after a renewal.
+    pub next_ends: Option<UnixMs>,
 }

@@ -3,6 +3,7 @@
 //! examples in `tests/golden` hold it.
 
 pub(crate) mod access;
+pub(crate) mod certificate;
 pub(crate) mod detail;
 pub(crate) mod job;
 pub(crate) mod node;
