@@ -49,12 +49,17 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 19] = [
+pub(crate) const AGENT_KEYS: [Key; 24] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("task_address", Want::Text),
     Key::optional("task_user", Want::Text),
+    Key::optional("task_user_from", Want::Word(&model::config::TASK_USERS)),
+    Key::optional("task_uid_min", COUNT),
+    Key::optional("cgroup_root", Want::Text),
+    Key::optional("cpu_limit", Want::Truth),
+    Key::optional("pids_max", COUNT),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),
     Key::optional("stop_grace", Want::Duration),
