@@ -140,7 +140,7 @@ fn copy_python(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(
         output.status.success(),
@@ -183,7 +183,7 @@ pub fn hdfs_ready() -> Result<()> {
     crate::hdfs::prepare().map(drop).map_err(anyhow::Error::msg).context("cannot prepare Hadoop")
 }
 
-fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
+pub(crate) fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
     let missing: Vec<_> =
         packages.iter().filter(|(_, sign)| !exists(sign)).map(|(name, _)| *name).collect();
     if missing.is_empty() {

@@ -9,6 +9,7 @@ mod ending;
 mod event;
 mod forks;
 mod guard;
+mod isolated;
 mod live;
 mod order;
 mod reader;
@@ -22,10 +23,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::agent::Desired;
+use model::nodes::Isolation;
 use model::notes::Extras;
 use model::{BootId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
+use crate::cgroup::Tree;
 use crate::clock;
 use crate::config::Settings;
 use crate::gateway::Gateway;
@@ -91,6 +94,10 @@ pub(crate) struct Agent {
     reports_dropped: u64,
     systemd: Systemd,
     forks: forks::Forks,
+    /// Where control groups are made; none where there are none.
+    tree: Option<Tree>,
+    isolation: Isolation,
+    isolated: isolated::Isolated,
     due: Due,
 }
 
@@ -136,6 +143,7 @@ impl Agent {
         }
         self.systemd.stopping();
         self.save(clock::now());
+        self.prune_groups();
     }
 
     /// Waits for the next event or deadline, and takes the events that are there.
@@ -176,8 +184,16 @@ impl Agent {
         }
         self.save(clock::now());
         self.guard.filter().settle().await;
+        self.prune_groups();
         let left = self.living();
         if left.is_empty() { Ok(u32::try_from(before).unwrap_or(u32::MAX)) } else { Err(left) }
+    }
+
+    /// Whoever removes the agent finds nothing of it in the machine's tree.
+    fn prune_groups(&self) {
+        if let Some(tree) = &self.tree {
+            tree.prune();
+        }
     }
 
     fn living(&self) -> Vec<Mark> {
@@ -355,6 +371,7 @@ impl Agent {
             self.watch_logs();
             self.look_at_ports(now);
             self.tend_guard(now);
+            self.watch_memory();
         }
         if self.sockets_due() <= now {
             self.look_at_sockets(now);

@@ -1,6 +1,7 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod isolation;
 mod ports;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,16 @@ pub struct AgentConfig {
     pub filter: String,
     /// User for tasks where the agent runs as root; the agent's own user elsewhere.
     pub task_user: String,
+    /// Whose tasks they are where the agent runs as root: one of [`TASK_USERS`].
+    pub task_user_from: String,
+    /// Tasks run as no user below this number.
+    pub task_uid_min: u32,
+    /// Folder of the cgroup v2 tree for the groups of tasks; found by the agent where none.
+    pub cgroup_root: Option<String>,
+    /// Whether a task gets no more than its CPUs, also where others are idle.
+    pub cpu_limit: bool,
+    /// Most processes and threads of a task.
+    pub pids_max: u32,
     /// Folder that holds the Python package `optimus`, put on `PYTHONPATH` of each task.
     pub python_package: Option<String>,
     pub beat: DurationMs,
@@ -81,6 +92,9 @@ pub struct TlsConfig {
 
 /// Packet filters: rules that the agent sets through `nft` where it is root, or none.
 pub const FILTERS: [&str; 2] = ["nft", "off"];
+/// Where the user of tasks comes from: `setting` is `task_user`, `submitter` whoever submitted the
+/// job.
+pub const TASK_USERS: [&str; 2] = ["setting", "submitter"];
 
 /// Policies that a daemon can run: those that need no more than its jobs tell.
 pub const POLICIES: [&str; 4] = ["horizon", "optimus", "drf", "tetris"];
@@ -196,6 +210,11 @@ impl Default for AgentConfig {
             task_ports: (10_000, 19_999),
             filter: FILTERS[0].to_owned(),
             task_user: "nobody".to_owned(),
+            task_user_from: TASK_USERS[0].to_owned(),
+            task_uid_min: 1000,
+            cgroup_root: None,
+            cpu_limit: true,
+            pids_max: 4096,
             python_package: None,
             beat: DurationMs::seconds(2),
             stop_grace: DurationMs::seconds(10),
@@ -425,6 +444,7 @@ impl AgentConfig {
                 "name an unprivileged user: a task never runs as root",
             ));
         }
+        isolation::check(self, &mut faults);
         if !(100..=60_000).contains(&self.beat.0) {
             faults.push(Fault::new(
                 "beat",
@@ -474,9 +494,13 @@ mod tests {
             task_ports: (20_000, 20_099),
             filter: "on".to_owned(),
             capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
+            task_user_from: "anyone".to_owned(),
+            task_uid_min: 0,
+            cgroup_root: Some("/sys/fs/cgroup/../..".to_owned()),
+            pids_max: 1,
             ..Default::default()
         };
-        assert_eq!(agent.faults().len(), 6);
+        assert_eq!(agent.faults().len(), 10);
         let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
         assert_eq!(nowhere.faults().len(), 1);
     }

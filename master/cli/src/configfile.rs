@@ -51,7 +51,7 @@ pub(crate) const MASTER_KEYS: [Key; 37] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 21] = [
+pub(crate) const AGENT_KEYS: [Key; 28] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -59,6 +59,11 @@ pub(crate) const AGENT_KEYS: [Key; 21] = [
     Key::optional("task_ports", Want::Ports),
     Key::optional("filter", Want::Word(&model::config::FILTERS)),
     Key::optional("task_user", Want::Text),
+    Key::optional("task_user_from", Want::Word(&model::config::TASK_USERS)),
+    Key::optional("task_uid_min", COUNT),
+    Key::optional("cgroup_root", Want::Text),
+    Key::optional("cpu_limit", Want::Truth),
+    Key::optional("pids_max", COUNT),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),
     Key::optional("stop_grace", Want::Duration),
