@@ -8,6 +8,7 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod gpus;
 mod live;
 mod order;
 mod reader;
@@ -206,6 +207,7 @@ impl Agent {
             Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
                 self.orders = orders;
+                self.gpus.leave_judgement(self.orders.judges_gpus);
                 self.on_desired(desired, now);
                 self.write_assignments(now);
                 self.bring_data();
@@ -222,7 +224,7 @@ impl Agent {
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
-            Event::Gpus(reading) => self.gpus.take(reading, now),
+            Event::Gpus(reading) => self.on_gpus(reading, now),
             Event::Rotated => self.rotating = false,
         }
     }

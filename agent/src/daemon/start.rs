@@ -77,9 +77,7 @@ impl Agent {
                 format!("cannot start: cannot make {}: {error}", folder.display())
             })?;
         }
-        let mut free = self.gpus.usable(&self.settings.capacity, now);
-        let taken = self.ledger.gpus_taken();
-        free.retain(|gpu| !taken.contains(gpu));
+        let mut free = self.gpus_free(now);
         let data = self.data_of(key);
         let mut prepared = Vec::with_capacity(tasks.len());
         let mut intents = Vec::with_capacity(tasks.len());

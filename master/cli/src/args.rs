@@ -1,6 +1,7 @@
 //! The words of the command line. `--help`, completions and manual pages come from here.
 
 mod admin;
+mod gpus;
 mod job;
 mod offline;
 mod simulate;
@@ -14,6 +15,7 @@ pub(crate) use admin::{
     NodeLostArgs, NodeShowArgs, RoleArg, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand,
     SnapshotRestoreArgs,
 };
+pub(crate) use gpus::NodeGpusArgs;
 pub(crate) use job::{
     CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
     SubmitArgs, UpdateArgs, WaitArgs,
@@ -245,6 +247,7 @@ impl Command {
             Self::Nodes(args) | Self::Status(args) => &args.connect,
             Self::Node(NodeCommand::Show(args)) => &args.read.connect,
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
+            Self::Node(NodeCommand::Gpus(args)) => &args.read.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
             Self::Plan(_)

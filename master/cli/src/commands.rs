@@ -4,6 +4,7 @@ mod admin;
 mod change;
 mod follow;
 mod forecast;
+mod gpus;
 mod read;
 mod submit;
 mod wait;
@@ -92,6 +93,7 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Nodes(args) => read::nodes(context, &args).await,
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
+        Command::Node(NodeCommand::Gpus(args)) => gpus::gpus(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),
         Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),

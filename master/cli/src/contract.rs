@@ -3,6 +3,7 @@
 //! examples in `tests/golden` hold it.
 
 pub(crate) mod detail;
+pub(crate) mod gpu;
 pub(crate) mod job;
 pub(crate) mod node;
 pub(crate) mod round;

@@ -88,7 +88,7 @@ impl Control {
 
 impl Control {
     /// What the server itself should know beside its desired set.
-    fn orders_of(&self, _node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
+    fn orders_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
         let jobs = generations.iter().map(|DesiredGeneration { job, generation, .. }| {
             let known = self.job(*job);
             let placement = known.life().filter(|life| life.generation == *generation);
@@ -101,7 +101,12 @@ impl Control {
             let user = known.record.user.clone();
             JobOrders { job: *job, generation: *generation, user, peers }
         });
-        NodeOrders { jobs: jobs.collect(), ..NodeOrders::default() }
+        NodeOrders {
+            jobs: jobs.collect(),
+            gpus_out: self.gpus.out(node),
+            gpus_probed: self.gpus.probed(node),
+            judges_gpus: true,
+        }
     }
 
     /// What the node should know beside its desired set.

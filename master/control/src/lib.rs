@@ -14,6 +14,7 @@ pub mod command;
 mod desired;
 pub mod event;
 mod explain;
+mod gpu;
 mod invariants;
 pub mod job;
 mod node;
@@ -37,6 +38,7 @@ mod warm;
 
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};
+pub use gpu::{GpuRules, Xids};
 pub use record::{Key, Record, Write};
 pub use restore::RestoreError;
 pub use settings::Settings;
