@@ -73,6 +73,7 @@ impl Agent {
         let mut notes = NodeNotes::default();
         self.tell_ports(&mut notes);
         self.tell_isolated(&mut notes);
+        self.note_gpus(&mut notes);
         notes
     }
 

@@ -8,6 +8,7 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod gpus;
 mod guard;
 mod isolated;
 mod live;
@@ -225,6 +226,7 @@ impl Agent {
             Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
                 self.orders = orders;
+                self.gpus.leave_judgement(self.orders.judges_gpus);
                 self.admit(now);
                 self.on_desired(desired, now);
                 self.write_assignments(now);
@@ -242,7 +244,7 @@ impl Agent {
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
-            Event::Gpus(reading) => self.gpus.take(reading, now),
+            Event::Gpus(reading) => self.on_gpus(reading, now),
             Event::Rotated => self.rotating = false,
         }
     }

@@ -95,9 +95,7 @@ impl Agent {
                 Refused::by(&format!("cannot start: cannot make {}", folder.display()), &error)
             })?;
         }
-        let mut free = self.gpus.usable(&self.settings.capacity, now);
-        let taken = self.ledger.gpus_taken();
-        free.retain(|gpu| !taken.contains(gpu));
+        let mut free = self.gpus_free(now);
         let data = self.data_of(key);
         let mut prepared = Vec::with_capacity(tasks.len());
         let mut intents = Vec::with_capacity(tasks.len());

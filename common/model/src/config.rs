@@ -1,6 +1,7 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod gpus;
 mod isolation;
 mod ports;
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Fault;
 use crate::units::{DurationMs, cpus_milli, parse_bytes};
+
+pub use gpus::GpuConfig;
 
 /// `master.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +32,7 @@ pub struct MasterConfig {
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
     pub stragglers: StragglerConfig,
+    pub gpus: GpuConfig,
 }
 
 /// `agent.toml`.
@@ -196,6 +200,7 @@ impl Default for MasterConfig {
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
             stragglers: StragglerConfig::default(),
+            gpus: GpuConfig::default(),
         }
     }
 }
@@ -373,6 +378,7 @@ impl MasterConfig {
                 "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
+        self.gpus.check(&mut faults);
         let (first, last) = self.limits.root_ports;
         if first < 1024 || last < first || last - first < 100 {
             faults.push(Fault::new(

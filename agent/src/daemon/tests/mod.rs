@@ -60,7 +60,7 @@ fn open_agent(settings: &Settings, node: &str) -> (Agent, mpsc::Receiver<Event>)
     let parts = Parts {
         settings: Arc::new(settings.clone()),
         node: node.parse().unwrap(),
-        gpus: Gpus::start(|_| {}).unwrap(),
+        gpus: Gpus::start(crate::probe::nvml::Sources::default(), |_| {}).unwrap(),
         events,
         heartbeats,
     };
