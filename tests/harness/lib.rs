@@ -4,6 +4,7 @@
 pub mod binaries;
 pub mod cluster;
 pub mod hdfs;
+pub mod hosts;
 pub mod jobs;
 pub mod process;
 pub mod setup;

@@ -1,0 +1,3 @@
+//! Optimus on hosts that boot systemd, rolled out by ansible over ssh from nothing.
+
+mod hosts;
