@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-pub use base::{PYTHON, ready};
+pub use base::{PYTHON, TASK_UID, TASK_USER, ready};
 pub use host::{Host, HostTask};
 pub use network::{Direction, OPERATOR_ADDRESS};
 pub use site::{Plan, Site};

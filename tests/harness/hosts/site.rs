@@ -59,8 +59,9 @@ impl Site {
         let lock = leftovers::lock(&folder)?;
         let shared = folder.join("shared");
         fs::create_dir(&shared)?;
-        // As an export that several users write to.
-        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777))?;
+        // As an export for all who train: a group's own, with what is made in it.
+        std::os::unix::fs::chown(&shared, None, Some(base::TASK_UID))?;
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o2775))?;
         let key = folder.join("operator");
         output_of(
             Command::new("ssh-keygen")
