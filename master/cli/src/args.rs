@@ -6,6 +6,7 @@ mod offline;
 mod simulate;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -29,9 +30,14 @@ Exit codes: 0 done, 1 the job ended FAILED or CANCELLED (wait, submit --wait), 2
 input, 3 not found, 4 not allowed, 5 conflict, 6 master unavailable, 7 timed out waiting, 8 valid
 but cannot be placed, 70 a fault of this program, 130 interrupted.";
 
+/// Version, commit and protocols, for `--version`.
+static VERSION: LazyLock<String> =
+    LazyLock::new(|| net::version_line(env!("CARGO_PKG_VERSION"), env!("OPTIMUS_COMMIT")));
+
 /// Schedules deep-learning training on a cluster of plain servers.
 #[derive(Debug, Parser)]
-#[command(name = "optimus", version, after_help = AFTER, propagate_version = false)]
+#[command(name = "optimus", version = VERSION.as_str(), after_help = AFTER)]
+#[command(propagate_version = false)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -220,6 +226,12 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Print this program's manual page, or write those of all commands
+    Man {
+        /// Folder to write them in, such as /usr/local/share/man/man1
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 impl Command {
@@ -255,6 +267,7 @@ impl Command {
             | Self::Config(_)
             | Self::Cert(_)
             | Self::Completion { .. }
+            | Self::Man { .. }
             | Self::Snapshot(SnapshotCommand::Verify { .. } | SnapshotCommand::Restore(_)) => {
                 return Connect::default();
             }

@@ -4,6 +4,7 @@ mod admin;
 mod change;
 mod follow;
 mod forecast;
+mod manual;
 mod read;
 mod submit;
 mod wait;
@@ -106,7 +107,8 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Cert(CertCommand::Init(args)) => admin::cert_init(context, &args),
         Command::Cert(CertCommand::Issue(args)) => admin::cert_issue(context, &args),
         Command::Version(_) => admin::version(context).await,
-        Command::Completion { shell } => admin::completion(context, shell),
+        Command::Completion { shell } => manual::completion(context, shell),
+        Command::Man { dir } => manual::man(context, dir.as_deref()),
     }?;
     Ok(Done::Well)
 }
