@@ -70,7 +70,9 @@ impl Agent {
 
     /// What this node knows of itself.
     pub(super) fn node_notes(&self) -> NodeNotes {
-        NodeNotes::default()
+        let mut notes = NodeNotes::default();
+        self.tell_ports(&mut notes);
+        notes
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.

@@ -8,6 +8,7 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod guard;
 mod live;
 mod order;
 mod reader;
@@ -77,6 +78,7 @@ pub(crate) struct Agent {
     host: Host,
     gpus: Gpus,
     line: sockets::Line,
+    guard: guard::Guard,
     logs: Logs,
     rotating: bool,
     gateway: Arc<Gateway>,
@@ -173,6 +175,7 @@ impl Agent {
             }
         }
         self.save(clock::now());
+        self.guard.filter().settle().await;
         let left = self.living();
         if left.is_empty() { Ok(u32::try_from(before).unwrap_or(u32::MAX)) } else { Err(left) }
     }
@@ -206,6 +209,7 @@ impl Agent {
             Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
                 self.orders = orders;
+                self.admit(now);
                 self.on_desired(desired, now);
                 self.write_assignments(now);
                 self.bring_data();
@@ -349,6 +353,8 @@ impl Agent {
             self.due.watch = now.plus(WATCH_MS);
             self.watch_adopted(now);
             self.watch_logs();
+            self.look_at_ports(now);
+            self.tend_guard(now);
         }
         if self.sockets_due() <= now {
             self.look_at_sockets(now);
@@ -362,6 +368,7 @@ impl Agent {
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
+            self.tend_guard(now);
             self.write_assignments(now);
             if self.connected {
                 self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);

@@ -1,6 +1,8 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod ports;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,11 @@ pub struct AgentConfig {
     pub state_dir: Option<String>,
     /// Numeric address at which other nodes' tasks reach tasks here.
     pub task_address: String,
+    /// First and last port that tasks here listen at, but for PS schedulers; outside the range of
+    /// ephemeral ports.
+    pub task_ports: (u16, u16),
+    /// What keeps strangers from the ports of tasks: one of [`FILTERS`].
+    pub filter: String,
     /// User for tasks where the agent runs as root; the agent's own user elsewhere.
     pub task_user: String,
     /// Folder that holds the Python package `optimus`, put on `PYTHONPATH` of each task.
@@ -65,7 +72,15 @@ pub struct TlsConfig {
     pub ca: Option<String>,
     pub certificate: Option<String>,
     pub key: Option<String>,
+    /// A bundle of certificate, key and CA, taken in where the daemon has nothing usable yet;
+    /// the default is `enrolment` among the credentials that systemd hands over.
+    pub enrolment: Option<String>,
+    /// A list of revoked certificates; one that was sent to the master counts beside it.
+    pub revocations: Option<String>,
 }
+
+/// Packet filters: rules that the agent sets through `nft` where it is root, or none.
+pub const FILTERS: [&str; 2] = ["nft", "off"];
 
 /// Policies that a daemon can run: those that need no more than its jobs tell.
 pub const POLICIES: [&str; 4] = ["horizon", "optimus", "drf", "tetris"];
@@ -178,6 +193,8 @@ impl Default for AgentConfig {
             master: "127.0.0.1:7600".to_owned(),
             state_dir: None,
             task_address: "127.0.0.1".to_owned(),
+            task_ports: (10_000, 19_999),
+            filter: FILTERS[0].to_owned(),
             task_user: "nobody".to_owned(),
             python_package: None,
             beat: DurationMs::seconds(2),
@@ -400,6 +417,7 @@ impl AgentConfig {
                 "give the address of this node's training network, such as 10.0.0.7",
             ));
         }
+        ports::check(self, &mut faults);
         if self.task_user == "root" || self.task_user.is_empty() {
             faults.push(Fault::new(
                 "task_user",
@@ -453,9 +471,13 @@ mod tests {
             task_user: "root".to_owned(),
             task_address: "host".to_owned(),
             name: Some("N 1".to_owned()),
+            task_ports: (20_000, 20_099),
+            filter: "on".to_owned(),
             capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
             ..Default::default()
         };
-        assert_eq!(agent.faults().len(), 4);
+        assert_eq!(agent.faults().len(), 6);
+        let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
+        assert_eq!(nowhere.faults().len(), 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 35] = [
+pub(crate) const MASTER_KEYS: [Key; 37] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -18,6 +18,8 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
+    Key::optional("tls.enrolment", Want::Text),
+    Key::optional("tls.revocations", Want::Text),
     Key::optional("rounds.policy", Want::Text),
     Key::optional("rounds.interval", Want::Duration),
     Key::optional("rounds.spacing", Want::Duration),
@@ -49,11 +51,13 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 19] = [
+pub(crate) const AGENT_KEYS: [Key; 21] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("task_address", Want::Text),
+    Key::optional("task_ports", Want::Ports),
+    Key::optional("filter", Want::Word(&model::config::FILTERS)),
     Key::optional("task_user", Want::Text),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),
@@ -65,6 +69,8 @@ pub(crate) const AGENT_KEYS: [Key; 19] = [
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
+    Key::optional("tls.enrolment", Want::Text),
+    Key::optional("tls.revocations", Want::Text),
     Key::optional("capacity.cpus", Want::Decimal),
     Key::optional("capacity.memory", Want::Size),
     Key::optional("capacity.gpus", COUNT),

@@ -90,7 +90,7 @@ impl Control {
         self.reply(request, reply);
     }
 
-    fn reply(&mut self, request: RequestKey, reply: Reply) {
+    pub(crate) fn reply(&mut self, request: RequestKey, reply: Reply) {
         self.out.commands.push(Command::Reply { request, reply: Box::new(reply) });
     }
 

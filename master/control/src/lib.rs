@@ -7,6 +7,7 @@
 //! changes its phase in `job/phase.rs` alone. What is kept is in `record.rs`, how it is taken up
 //! again in `restore.rs`.
 
+mod access;
 mod apply;
 mod budget;
 mod change;
@@ -35,6 +36,7 @@ mod view;
 mod view_cluster;
 mod warm;
 
+pub use access::HIDDEN;
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};
 pub use record::{Key, Record, Write};

@@ -134,10 +134,14 @@ impl Control {
         let lively = heard.is_some_and(|age| age < self.settings.suspect_ms);
         if !restarted && node.session.is_some() && lively {
             let who = if same_boot { "another agent" } else { "another machine" };
+            let first = &node.record;
+            let boot: String = first.boot_id.0.chars().take(8).collect();
             return Err(format!(
-                "{who} named {id} is connected ({present}, this one is {other}) and was heard \
-                 from {} ms ago; give each its own certificate and state folder, or try again \
-                 once that one is silent",
+                "{who} named {id} is connected (at {}, boot {boot}, {present}; this one is at {}, \
+                 {other}) and was heard from {} ms ago; give each its own certificate and state \
+                 folder, or try again once that one is silent",
+                first.task_address,
+                introduction.task_address,
                 heard.unwrap_or(0)
             ));
         }

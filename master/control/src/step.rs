@@ -101,9 +101,9 @@ impl Control {
                 self.on_node_notes(&node, session, *notes);
             }
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
-            Event::Change { request, user, dry_run, reason, change } => {
+            Event::Change { request, user, rank, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };
-                self.on_change(asked, *change);
+                self.on_asked(rank, asked, *change);
             }
             Event::RoundFinished { plan, refused, elapsed_s } => {
                 self.on_round_finished(&plan, refused, elapsed_s);

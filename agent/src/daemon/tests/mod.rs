@@ -2,6 +2,7 @@
 
 mod assigned;
 mod data;
+mod guard;
 mod life;
 mod orders;
 mod restart;
@@ -69,6 +70,8 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         master: SocketAddr::from(([127, 0, 0, 1], 1)),
         state_dir: dir.path().to_owned(),
         task_address: "127.0.0.1".to_owned(),
+        task_ports: (10_000, 19_999),
+        filters: false,
         user: user(),
         python_package: None,
         beat_ms: 2000,

@@ -1,6 +1,7 @@
 //! A small world in virtual time: agents that obey desired sets, trainings that step and save, a
 //! store, and a network that can be cut. Stories about the state machine are told in it.
 
+mod access;
 mod agent;
 mod assignment;
 mod chaos;
@@ -9,6 +10,7 @@ mod data;
 mod faults;
 mod fuzz;
 mod leftovers;
+mod peers;
 mod restarts;
 mod storage;
 mod stories;
@@ -351,6 +353,7 @@ impl World {
         self.event(Event::Change {
             request: RequestKey(request),
             user: "ada".to_owned(),
+            rank: model::access::Rank::Admin,
             dry_run,
             reason: Some("a test".to_owned()),
             change: Box::new(change),
