@@ -102,7 +102,7 @@ mod tests {
 
     /// Bytes as the first version with closed nodes wrote them.
     const NODE_OPS_V1: [u8; 23] = [
-        1, 12, 2, b'n', b'1', 2, 3, b'a', b'd', b'a', 251, 44, 1, 4, b'd', b'i', b's', b'k', 1,
+        1, 13, 2, b'n', b'1', 2, 3, b'a', b'd', b'a', 251, 44, 1, 4, b'd', b'i', b's', b'k', 1,
         251, 45, 1, 5,
     ];
 

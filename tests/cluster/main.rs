@@ -3,10 +3,12 @@
 //! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
 
 mod assignment;
+mod certificates;
 mod common;
 mod data;
 mod drain;
 mod faults;
+mod filter;
 mod forks;
 mod hdfs;
 mod life;

@@ -71,14 +71,10 @@ impl Control {
                 self.update(&asked, job, workers, servers, priority)
             }
             Change::NodeLost { node } => self.node_lost(&asked, &node),
+            Change::Gpu { node, uuid, retire } => self.change_gpu(&asked, &node, &uuid, retire),
             Change::NodeCordon { node } => self.node_cordon(&asked, &node),
             Change::NodeDrain { node, deadline_ms } => self.node_drain(&asked, &node, deadline_ms),
             Change::NodeUndrain { node } => self.node_undrain(&asked, &node),
-            Change::Gpu { .. } => Err(Refusal::new(
-                ErrorKind::Unavailable,
-                "this master does not know the change",
-                "upgrade the master",
-            )),
             Change::Resize { job, shape, pin } => {
                 match self.resize(Resize { asked, job, shape, pin }) {
                     Some(reply) => reply,
@@ -90,7 +86,7 @@ impl Control {
         self.reply(request, reply);
     }
 
-    fn reply(&mut self, request: RequestKey, reply: Reply) {
+    pub(crate) fn reply(&mut self, request: RequestKey, reply: Reply) {
         self.out.commands.push(Command::Reply { request, reply: Box::new(reply) });
     }
 

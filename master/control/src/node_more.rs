@@ -1,6 +1,6 @@
 //! What `node show` and `node gpus` tell beside a node's row and detail.
 
-use model::nodes::{GpuTrouble, NodeMore};
+use model::nodes::NodeMore;
 use model::reason::Schedulability;
 
 use crate::node::Node;
@@ -24,8 +24,8 @@ impl Control {
             since: ops.map(|ops| ops.since),
             reason: ops.map(|ops| ops.reason.clone()).unwrap_or_default(),
             drain: self.drain_view(node.id()),
-            gpus: Vec::new(),
-            gpu_trouble: notes.gpu_trouble.as_ref().map(trouble_words),
+            gpus: self.gpu_views(node.id()),
+            gpu_trouble: self.gpu_trouble(node.id()),
             alerts: notes.alerts.iter().take(SHOWN_MAX).map(|words| plain(words)).collect(),
             certificate_ends: notes.certificate_ends,
             rejects,
@@ -53,14 +53,4 @@ impl Control {
 pub(crate) fn plain(words: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     words.chars().map(plain).take(WORDS_CHARS_MAX).collect()
-}
-
-/// What is wrong with all GPUs of a node.
-pub(crate) fn trouble_words(trouble: &GpuTrouble) -> String {
-    match trouble {
-        GpuTrouble::Hangs(words) => format!("NVML hangs: {}", plain(words)),
-        GpuTrouble::Mismatch(words) => format!("driver and library differ: {}", plain(words)),
-        GpuTrouble::Unseen(words) => format!("a GPU without NVML: {}", plain(words)),
-        GpuTrouble::Other(words) => plain(words),
-    }
 }

@@ -97,6 +97,7 @@ impl Control {
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
                 | Record::SlowNodeV1(_)
+                | Record::GpuV1(_)
                 | Record::NodeOpsV1(_) => later.push(record),
             }
         }
@@ -147,6 +148,7 @@ impl Control {
             }
             Record::SlowJobV1(record) => self.restore_slow(vec![*record], Vec::new()),
             Record::SlowNodeV1(record) => self.restore_slow(Vec::new(), vec![record]),
+            Record::GpuV1(record) => self.restore_gpu(*record),
             Record::NodeOpsV1(record) => self.restore_ops(record),
             Record::MetaV1(_)
             | Record::JobV1(_)
@@ -174,6 +176,7 @@ impl Control {
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             closed: BTreeSet::new(),
+            gpus: crate::gpu::Gpus::default(),
             draining: BTreeSet::new(),
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),

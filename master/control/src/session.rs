@@ -135,10 +135,14 @@ impl Control {
         let lively = heard.is_some_and(|age| age < self.settings.suspect_ms);
         if !restarted && node.session.is_some() && lively {
             let who = if same_boot { "another agent" } else { "another machine" };
+            let first = &node.record;
+            let boot: String = first.boot_id.0.chars().take(8).collect();
             return Err(format!(
-                "{who} named {id} is connected ({present}, this one is {other}) and was heard \
-                 from {} ms ago; give each its own certificate and state folder, or try again \
-                 once that one is silent",
+                "{who} named {id} is connected (at {}, boot {boot}, {present}; this one is at {}, \
+                 {other}) and was heard from {} ms ago; give each its own certificate and state \
+                 folder, or try again once that one is silent",
+                first.task_address,
+                introduction.task_address,
                 heard.unwrap_or(0)
             ));
         }
@@ -172,6 +176,7 @@ impl Control {
     fn on_new_boot(&mut self, id: &NodeId) {
         self.tell(None, Some(id), "rebooted", format!("{id} came back with a new boot"));
         self.lose_tasks(id, "rebooted", true);
+        self.gpus_rebooted(id);
         self.free_ports(|held| held.node == *id);
         if let Some(node) = self.nodes.get_mut(id) {
             node.strangers.clear();
@@ -229,15 +234,19 @@ impl Control {
         node.obeyed = beat.obeyed;
         node.load = beat.load;
         node.gpus = beat.gpus;
+        node.gpus.truncate(GPUS_MAX);
         node.reports_dropped = beat.reports_dropped;
         let was = node.reach;
-        let capacity = bounded(&beat.capacity);
+        let mut capacity = bounded(&beat.capacity);
+        capacity.gpus = self.offer_gpus(id, capacity.gpus);
+        let node = self.nodes.get_mut(id).expect("it was there a line ago");
         if node.record.capacity != capacity {
             node.record.capacity = capacity;
             self.out.nodes.insert(id.clone());
             self.out.room_freed = true;
             self.ask_round("a node's capacity changed");
         }
+        self.on_gpu_beat(id);
         self.on_task_reports(id, beat.tasks, was);
         // Epochs before steps: a worker that has finished reported its last epoch before.
         for report in beat.epochs {
@@ -450,6 +459,8 @@ impl Control {
 
 /// Nodes known at once; a name costs a certificate, so only a mistake comes near.
 const NODES_MAX: usize = 100_000;
+/// GPUs believed of one node; more than any server has.
+const GPUS_MAX: usize = 256;
 /// A node that is held is looked at again.
 const HELD_LOOK_MS: u64 = 5_000;
 /// A skew worth a line.

@@ -41,6 +41,7 @@ pub struct Control {
     pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) gpus: crate::gpu::Gpus,
     /// Nodes that take no new tasks, and those of them that jobs are leaving.
     pub(crate) closed: BTreeSet<NodeId>,
     pub(crate) draining: BTreeSet<NodeId>,
@@ -58,6 +59,9 @@ pub struct Control {
     pub(crate) out: Out,
 }
 
+/// GPUs by their nodes and UUIDs.
+pub(crate) type GpuNames = BTreeSet<(NodeId, String)>;
+
 /// What a step has decided so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Out {
@@ -72,6 +76,7 @@ pub(crate) struct Out {
     pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
+    pub(crate) gpus: GpuNames,
     pub(crate) node_ops: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
@@ -105,9 +110,9 @@ impl Control {
                 self.on_node_notes(&node, session, *notes);
             }
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
-            Event::Change { request, user, dry_run, reason, change } => {
+            Event::Change { request, user, rank, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };
-                self.on_change(asked, *change);
+                self.on_asked(rank, asked, *change);
             }
             Event::RoundFinished { plan, refused, elapsed_s } => {
                 self.on_round_finished(&plan, refused, elapsed_s);
@@ -357,6 +362,9 @@ impl Control {
             }
         }
         for record in self.slow_records(&out.slow_jobs, &out.slow_nodes) {
+            put(record);
+        }
+        for record in self.gpu_records(&out.gpus) {
             put(record);
         }
         for id in &out.node_ops {

@@ -30,6 +30,7 @@ pub(crate) struct Agent {
     pub(crate) extras: Extras,
     pub(crate) orders: model::nodes::NodeOrders,
     pub(crate) ledger: BTreeMap<Name, Entry>,
+    pub(crate) cards: super::gpus::Cards,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
     /// Why it starts nothing.
@@ -70,6 +71,7 @@ impl Agent {
             extras: Extras::default(),
             orders: model::nodes::NodeOrders::default(),
             ledger: BTreeMap::new(),
+            cards: super::gpus::Cards::default(),
             exit_ms: 500,
             rejects: None,
             address: "10.0.0.1".to_owned(),
@@ -98,6 +100,7 @@ impl Agent {
         self.beaten = now;
         self.contact = now;
         self.sequence += 1;
+        self.deal_cards();
         let tasks = self.ledger.iter().map(|((job, generation, task), entry)| TaskReport {
             job: *job,
             generation: *generation,
@@ -111,6 +114,7 @@ impl Agent {
             sequence: self.sequence,
             obeyed: self.desired.revision,
             capacity: self.capacity.clone(),
+            gpus: self.cards.reports(),
             tasks: tasks.collect(),
             workers: reports.workers,
             epochs: reports.epochs,

@@ -277,7 +277,14 @@ fn what_an_operator_says_of_nodes_is_checked() {
     for reason in [None, Some("  \n".to_owned())] {
         let (request, user) = (RequestKey(u64::MAX), "ada".to_owned());
         let change = change.clone();
-        world.event(Event::Change { request, user, dry_run: false, reason, change });
+        world.event(Event::Change {
+            request,
+            user,
+            rank: model::access::Rank::Operator,
+            dry_run: false,
+            reason,
+            change,
+        });
         let reply = world.replies.remove(&u64::MAX).unwrap();
         assert_eq!(kind(reply), ErrorKind::Invalid, "a drain needs a reason");
     }

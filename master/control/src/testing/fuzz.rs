@@ -311,8 +311,9 @@ fn strike(world: &mut World, blow: Blow, requests: &mut u64) {
             let request = RequestKey(1_000_000 + *requests);
             let change = Box::new(change);
             let user = "eve".to_owned();
+            let rank = model::access::Rank::Operator;
             let reason = Some("\u{7}why".repeat(200));
-            world.event(Event::Change { request, user, dry_run, reason, change });
+            world.event(Event::Change { request, user, rank, dry_run, reason, change });
         }
         Blow::Plan(decisions) => {
             let revision = world.control.rounding.revision;

@@ -174,7 +174,8 @@ impl World {
         // Without a reason no node is drained.
         let drains = matches!(change, Change::NodeDrain { .. });
         let reason = drains.then(|| "by chance".to_owned());
-        self.master(Event::Change { request, user, dry_run, reason, change: change.into() });
+        let (rank, change) = (model::access::Rank::Operator, change.into());
+        self.master(Event::Change { request, user, rank, dry_run, reason, change });
     }
 
     /// The owner of a job submits it again under the same request id.
