@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) master: SocketAddr,
     pub(crate) state_dir: PathBuf,
     pub(crate) task_address: String,
+    /// First and last port of tasks, but for PS schedulers.
+    pub(crate) task_ports: (u16, u16),
+    /// Whether only peers may reach the ports of tasks.
+    pub(crate) filters: bool,
     pub(crate) user: TaskUser,
     /// Folder to put on `PYTHONPATH`, which holds the package `optimus`.
     pub(crate) python_package: Option<PathBuf>,
@@ -125,6 +129,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         master: config.master.parse().context("master")?,
         state_dir,
         task_address: config.task_address,
+        task_ports: config.task_ports,
+        filters: config.filter != "off",
         python_package: config.python_package.map(PathBuf::from).or_else(installed_package),
         beat_ms: config.beat.0,
         stop_grace_ms: config.stop_grace.0,
@@ -132,7 +138,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
         spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
         hadoop_conf_dir: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?.conf_dir,
-        tls: config.tls,
+        tls: TlsConfig { enrolment: config.tls.enrolment.or_else(handed_over), ..config.tls },
         capacity,
     })
 }
@@ -160,6 +166,12 @@ fn variable(name: &str) -> Option<String> {
 /// What to log, as `OPTIMUS_LOG` has it: a level, or directives such as `optimus_agent=debug`.
 pub(crate) fn log_filter() -> String {
     variable("OPTIMUS_LOG").unwrap_or_else(|| "info".to_owned())
+}
+
+/// The bundle that systemd hands over by `LoadCredential`, where it does.
+fn handed_over() -> Option<String> {
+    let path = PathBuf::from(variable("CREDENTIALS_DIRECTORY")?).join("enrolment");
+    path.exists().then(|| path.display().to_string())
 }
 
 /// What the agent that started this process wants it to become; see [`crate::task::launcher`].

@@ -55,6 +55,7 @@ impl Agent {
         let gateway = Arc::new(Gateway::new(&settings, events.clone()));
         let mut agent = Self {
             host: Host::new(&settings.state_dir),
+            guard: super::guard::Guard::new(&settings, &node, &ledger),
             contact: read_contact(&settings.state_dir, &boot, now),
             contact_written: Millis(0),
             started_at: now,
@@ -92,6 +93,7 @@ impl Agent {
             },
         };
         agent.find_tasks(now);
+        agent.raise_filter();
         agent.file.store(&agent.ledger).with_context(|| {
             format!("cannot write the ledger in {}", agent.settings.state_dir.display())
         })?;

@@ -64,14 +64,20 @@ impl Agent {
             cancelled: Arc::clone(&live.cancelled),
         };
         let events = self.events.clone();
+        let filter = self.filter_for_start();
         tracing::info!(%key, tasks = tasks.len(), "starting");
-        tokio::spawn(starter.start_all(prepared, move |mark, started| {
-            let events = events.clone();
-            async move {
-                // Where the loop has ended, the next life finds the process by its mark.
-                let _ = events.send(Event::Started { mark, started }).await;
-            }
-        }));
+        tokio::spawn(async move {
+            // Nobody else may reach a task from its first moment on.
+            filter.settle().await;
+            let report = move |mark, started| {
+                let events = events.clone();
+                async move {
+                    // Where the loop has ended, the next life finds the process by its mark.
+                    let _ = events.send(Event::Started { mark, started }).await;
+                }
+            };
+            starter.start_all(prepared, report).await;
+        });
     }
 
     /// Makes all that the tasks need, and their intents in the ledger.
@@ -89,20 +95,20 @@ impl Agent {
                 Refused::by(&format!("cannot start: cannot make {}", folder.display()), &error)
             })?;
         }
-        let mut free = self.gpus.usable(&self.settings.capacity, now);
-        let taken = self.ledger.gpus_taken();
-        free.retain(|gpu| !taken.contains(gpu));
+        let mut free = self.gpus_free(now);
         let data = self.data_of(key);
         let mut prepared = Vec::with_capacity(tasks.len());
         let mut intents = Vec::with_capacity(tasks.len());
         for &task in tasks {
             let gpus = take_gpus(&mut free, launch, task)?;
+            let port = self.take_port(key, task, launch)?;
             let mark = self.mark(key, task);
             let place = Place {
                 mark: &mark,
                 folder: &folder,
                 user,
                 task_address: &self.settings.task_address,
+                port,
                 python_package: self.settings.python_package.as_deref(),
                 gpus: &gpus,
                 assigned: self.waits_for_assignment(key),
@@ -207,6 +213,7 @@ impl Agent {
                 telemetry.remove(task);
             }
         }
+        self.free_port(key, task);
         self.changed(now);
     }
 
@@ -234,6 +241,7 @@ impl Agent {
             telemetry.add(task, pid);
         }
         live.tasks.insert(task, LiveTask { group: Some(pid), ..LiveTask::default() });
+        self.watch_port(key, task);
         self.due.watch = self.due.watch.min(now.plus(super::WATCH_MS));
         self.changed(now);
         let (mark, events) = (mark.clone(), self.events.clone());

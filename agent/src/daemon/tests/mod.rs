@@ -2,6 +2,7 @@
 
 mod assigned;
 mod data;
+mod guard;
 mod guest;
 mod isolated;
 mod life;
@@ -59,7 +60,7 @@ fn open_agent(settings: &Settings, node: &str) -> (Agent, mpsc::Receiver<Event>)
     let parts = Parts {
         settings: Arc::new(settings.clone()),
         node: node.parse().unwrap(),
-        gpus: Gpus::start(|_| {}).unwrap(),
+        gpus: Gpus::start(crate::probe::nvml::Sources::default(), |_| {}).unwrap(),
         events,
         heartbeats,
     };
@@ -81,6 +82,8 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         master: SocketAddr::from(([127, 0, 0, 1], 1)),
         state_dir: dir.path().to_owned(),
         task_address: "127.0.0.1".to_owned(),
+        task_ports: (10_000, 19_999),
+        filters: false,
         user: user(),
         python_package: None,
         beat_ms: 2000,
