@@ -168,7 +168,7 @@ impl Agent {
             let mut census = Census::take(&self.node, &self.settings.state_dir, &uids);
             for &(key, task) in &endings {
                 if let Some(group) = self.group_of(key, task) {
-                    census.claim(&self.mark(key, task), &group.pids());
+                    census.claim(&self.mark(key, task), group.pids());
                 }
             }
             let mut over = Vec::new();
