@@ -7,6 +7,7 @@ mod common;
 mod data;
 mod faults;
 mod forks;
+mod gpus;
 mod hdfs;
 mod life;
 mod malformed;

@@ -64,13 +64,16 @@ pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    /// Variables beside the harness's own.
+    pub environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
 impl Daemon {
     fn new(program: &Path, config: PathBuf) -> Self {
         let log = config.with_extension("log");
-        Self { program: program.to_owned(), config, log, child: None }
+        let environment = Vec::new();
+        Self { program: program.to_owned(), config, log, environment, child: None }
     }
 
     /// Starts the process.
@@ -83,6 +86,7 @@ impl Daemon {
         let child = Command::new(&self.program)
             .arg("--config")
             .arg(&self.config)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -165,12 +169,20 @@ impl Cluster {
     /// Where anything of it fails.
     pub fn start(options: &ClusterOptions) -> Result<Self> {
         let mut cluster = Self::prepare(options)?;
-        cluster.master.start()?;
-        for agent in &mut cluster.agents {
+        cluster.launch(options.nodes.len())?;
+        Ok(cluster)
+    }
+
+    /// Starts the daemons of a prepared cluster, and waits until every node is UP.
+    ///
+    /// # Errors
+    /// Where one does not start.
+    pub fn launch(&mut self, nodes: usize) -> Result<()> {
+        self.master.start()?;
+        for agent in &mut self.agents {
             agent.start()?;
         }
-        cluster.wait_nodes_up(options.nodes.len())?;
-        Ok(cluster)
+        self.wait_nodes_up(nodes)
     }
 
     /// Everything but starting the daemons.

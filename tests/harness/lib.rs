@@ -5,6 +5,7 @@ pub mod binaries;
 pub mod cluster;
 pub mod hdfs;
 pub mod jobs;
+pub mod nvml;
 pub mod process;
 pub mod setup;
 pub mod wait;

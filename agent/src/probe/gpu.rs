@@ -474,6 +474,12 @@ impl Gpus {
     ) -> Vec<String> {
         let other = |uuid: &String| !taken.contains(uuid) && !out.contains(uuid);
         if !self.present {
+            match self.trouble(now) {
+                None | Some(GpuTrouble::Unseen(_)) => {}
+                Some(GpuTrouble::Hangs(_) | GpuTrouble::Mismatch(_) | GpuTrouble::Other(_)) => {
+                    return Vec::new();
+                }
+            }
             let all = (0..told.gpus.unwrap_or(0)).map(|index| index.to_string());
             return all.filter(other).collect();
         }

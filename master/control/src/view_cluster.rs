@@ -24,8 +24,8 @@ impl Control {
             (None, _, None) => "not heard from since the master started".to_owned(),
             (None, _, Some(age)) => format!("no heartbeat for {age:.0} s"),
         };
-        let faulty = node.gpus.iter().filter(|gpu| gpu.fault.is_some()).count();
-        let gpus_ok = u32::try_from(node.gpus.len() - faulty).unwrap_or(u32::MAX);
+        let good = node.gpus.iter().filter(|gpu| self.gpu_fault(node.id(), gpu).is_none());
+        let gpus_ok = u32::try_from(good.count()).unwrap_or(u32::MAX);
         let running =
             node.tasks.iter().filter(|task| matches!(task.state, TaskState::Running { .. }));
         NodeRow {
@@ -55,7 +55,7 @@ impl Control {
             (report.job, report.generation, report.task.to_string(), state)
         });
         let gpus = node.gpus.iter().map(|gpu| {
-            let state = gpu.fault.clone().unwrap_or_else(|| "OK".to_owned());
+            let state = self.gpu_fault(node.id(), gpu).unwrap_or_else(|| "OK".to_owned());
             (gpu.uuid.clone(), gpu.name.clone(), state)
         });
         NodeDetail {
@@ -136,6 +136,7 @@ impl Control {
             if let Some(slow) = &node.slow {
                 alerts.push(format!("{} is {}", node.id(), self.slow_reason(slow, now.mono)));
             }
+            alerts.extend(self.gpu_alerts(node));
             if node.session.is_some() && skew_s(node).abs() >= 5.0 {
                 alerts.push(format!("the clock of {} differs by {:.0} s", node.id(), skew_s(node)));
             }

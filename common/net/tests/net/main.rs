@@ -5,6 +5,7 @@
 mod certificates;
 mod frames;
 mod golden;
+mod golden_gpus;
 mod golden_three;
 mod handshake;
 mod limits;

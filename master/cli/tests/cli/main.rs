@@ -7,6 +7,7 @@ mod fake;
 mod files;
 mod forecast;
 mod golden;
+mod gpus;
 mod names;
 mod offline_fits;
 mod offline_plan;
