@@ -34,6 +34,8 @@ pub struct NodeNotes {
     pub alerts: Vec<String>,
     /// When the certificate that the agent shows ends.
     pub certificate_ends: Option<UnixMs>,
+    /// Addresses of the server, loopback aside, that its tasks' connections may come from.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What a server enforces of each task's limits, and why not where it does not.
@@ -260,6 +262,8 @@ pub struct AuditView {
     pub reason: Option<String>,
     /// `done`, or why it was refused.
     pub outcome: String,
+    /// Nothing was to be changed.
+    pub dry_run: bool,
 }
 
 /// Whose certificate.
@@ -291,4 +295,6 @@ pub struct CertificateView {
     pub ends: UnixMs,
     pub connected: bool,
     pub revoked: bool,
+    /// When the one ends that an agent shows from its next connection on: another after a renewal.
+    pub next_ends: Option<UnixMs>,
 }

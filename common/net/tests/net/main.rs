@@ -5,10 +5,13 @@
 mod certificates;
 mod frames;
 mod golden;
+mod golden_certificates;
 mod golden_gpus;
 mod golden_three;
 mod handshake;
 mod limits;
 mod raw;
+mod refused;
+mod renewal;
 mod restart;
 mod world;

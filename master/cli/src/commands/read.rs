@@ -27,7 +27,7 @@ pub(crate) const POLL: Duration = Duration::from_secs(2);
 const ENDED_SHOWN_MS: u64 = 86_400_000;
 
 /// Lists things; `rows` turns the answer into them.
-async fn list<T: Item>(
+pub(super) async fn list<T: Item>(
     context: &mut Context<'_>,
     kind: &Kind<T>,
     args: &ReadArgs,

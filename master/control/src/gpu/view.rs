@@ -2,9 +2,7 @@
 
 use model::NodeId;
 use model::agent::GpuReport;
-use model::client::{Answer, ErrorKind, Refusal, Reply};
-use model::nodes::{GpuHealth, GpuView, NodeMore};
-use model::reason::Schedulability;
+use model::nodes::{GpuHealth, GpuView};
 
 use super::notes::trouble_words;
 use crate::node::Node;
@@ -67,30 +65,6 @@ impl Control {
             job: held,
             history: known.map(|known| known.history.clone()).unwrap_or_default(),
         }
-    }
-
-    /// A node with what is known of its GPUs.
-    pub(crate) fn gpus_of(&self, id: &NodeId) -> Reply {
-        let Some(node) = self.nodes.get(id) else {
-            let message = format!("no node {id}");
-            return Err(Refusal::new(ErrorKind::NotFound, message, "see optimus nodes"));
-        };
-        let notes = node.notes.clone().unwrap_or_default();
-        Ok(Answer::NodeMore(Box::new(NodeMore {
-            node: id.clone(),
-            isolation: notes.isolation,
-            known: node.notes.is_some(),
-            schedulability: Schedulability::Open,
-            by: None,
-            since: None,
-            reason: String::new(),
-            drain: None,
-            gpus: self.gpu_views(id),
-            gpu_trouble: self.gpu_trouble(id),
-            alerts: notes.alerts,
-            certificate_ends: notes.certificate_ends,
-            rejects: Vec::new(),
-        })))
     }
 
     /// Why new tasks do not get a GPU: its state, or what its server sees.

@@ -180,7 +180,7 @@ impl World {
         panic!("worker {worker} has no card")
     }
 
-    fn events_of(&self, kind: &str) -> Vec<String> {
+    fn told_of(&self, kind: &str) -> Vec<String> {
         let events = self.control.events.values().filter(|event| event.kind == kind);
         events.map(|event| event.text.clone()).collect()
     }
@@ -258,7 +258,7 @@ fn memory_errors_that_are_there_at_the_start_keep_a_gpu_out() {
     world.restart_master();
     world.run(30);
     assert_eq!(world.health(1, 0), GpuHealth::Bad, "kept over a restart");
-    assert_eq!(world.events_of("gpu").len(), 1, "and told once");
+    assert_eq!(world.told_of("gpu").len(), 1, "and told once");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_programs_own_fault_is_laid_to_the_job_and_the_gpu_stays() {
     let index = u32::try_from(place).unwrap();
     assert_eq!(world.health(node, index), GpuHealth::Ok);
     assert_eq!(world.gpus_offered(node), 4);
-    let told = world.events_of("gpu");
+    let told = world.told_of("gpu");
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("Xid 31") && told[0].contains("worker0"), "{told:?}");
     let of_job =
@@ -335,7 +335,7 @@ fn a_library_that_does_not_fit_takes_no_new_work_and_ends_none() {
     assert_eq!(world.phase(id), PhaseName::Running);
     assert!(world.detail(id).faults.is_empty());
     assert!((0..4).all(|index| world.health(1, index) == GpuHealth::Ok), "no GPU is to blame");
-    assert!(world.events_of("gpu").iter().any(|text| text.contains("reboot")));
+    assert!(world.told_of("gpu").iter().any(|text| text.contains("reboot")));
     world.agents.get_mut(&n(1)).unwrap().cards.trouble = None;
     world.until(90, "the other one runs", |world| world.phase(other) == PhaseName::Running);
 }
@@ -378,7 +378,7 @@ fn only_so_many_are_taken_out_within_an_hour() {
     world.run(5);
     let bad = |world: &World| (0..4).filter(|i| world.health(1, *i) == GpuHealth::Bad).count();
     assert_eq!(bad(&world), 2, "a quarter of eight");
-    let alerts = world.events_of("alert");
+    let alerts = world.told_of("alert");
     assert_eq!(alerts.len(), 1);
     assert!(alerts[0].contains("GPU-1-2") && alerts[0].contains("kept in service"), "{alerts:?}");
     world.run(3_700);

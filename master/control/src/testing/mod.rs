@@ -1,15 +1,21 @@
 //! A small world in virtual time: agents that obey desired sets, trainings that step and save, a
 //! store, and a network that can be cut. Stories about the state machine are told in it.
 
+mod access;
 mod agent;
 mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod down_cap;
+mod drain;
 mod faults;
 mod fuzz;
 mod gpus;
 mod leftovers;
+mod node_identity;
+mod peers;
+mod rejects;
 mod restarts;
 mod storage;
 mod stories;
@@ -162,6 +168,8 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let commands = self.control.step(clocks(self.now), event);
+        // Also where the build does not do so by itself.
+        self.control.assert_invariants();
         self.carry_out(commands);
     }
 
@@ -361,6 +369,7 @@ impl World {
         self.event(Event::Change {
             request: RequestKey(request),
             user: "ada".to_owned(),
+            rank: model::access::Rank::Admin,
             dry_run,
             reason: Some("a test".to_owned()),
             change: Box::new(change),
