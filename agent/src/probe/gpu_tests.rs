@@ -1,6 +1,9 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use model::nodes::GpuNote;
+
 use super::*;
+use crate::config::Override;
 
 fn look(uuid: &str, memory_bytes_used: u64) -> Look {
     Look {
