@@ -10,6 +10,7 @@ mod drain;
 mod faults;
 mod filter;
 mod forks;
+mod gpus;
 mod hdfs;
 mod life;
 mod malformed;

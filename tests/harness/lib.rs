@@ -7,6 +7,7 @@ pub mod guest;
 pub mod hdfs;
 pub mod hosts;
 pub mod jobs;
+pub mod nvml;
 pub mod process;
 pub mod setup;
 pub mod wait;

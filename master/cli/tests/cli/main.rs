@@ -8,6 +8,7 @@ mod fake;
 mod files;
 mod forecast;
 mod golden;
+mod gpus;
 mod names;
 mod nodes;
 mod offline_fits;
