@@ -26,12 +26,7 @@ fn refusal(kind: ErrorKind, message: impl Into<String>, hint: &str) -> Refusal {
 }
 
 /// Answers one call. A rehearsal asks nobody for a key and changes nothing.
-pub(crate) async fn answer(
-    door: &Door,
-    user: &str,
-    call: CertificateCall,
-    dry_run: bool,
-) -> Reply {
+pub(crate) async fn answer(door: &Door, user: &str, call: CertificateCall, dry_run: bool) -> Reply {
     match call {
         CertificateCall::Status => status(door).await,
         CertificateCall::Ask { holder } => {
@@ -165,10 +160,15 @@ async fn install(
         let words = format!("the certificate has {} bytes", pem.len());
         return Err(refusal(ErrorKind::Invalid, words, "send one certificate"));
     }
-    let Some(agent) = agent else {
+    let (Some(agent), Holder::Agent(id)) = (agent, holder) else {
         let shown = blocking(door, move |own| own.install(&pem)).await?;
         return Ok(format!("the master shows serial {} from now on", shown.serial));
     };
+    door.certificates.check(&pem, id).map_err(|words| {
+        let hint = "sign it with the CA of this cluster; while the CA is changed, put both into \
+                    the master's ca.pem first";
+        refusal(ErrorKind::Invalid, words, hint)
+    })?;
     let node = name(holder);
     match question(&node, &agent, &AgentQuery::CertificateInstall { pem }).await? {
         AgentAnswer::Installed => Ok(format!("{node} shows it from its next connection on")),
@@ -241,7 +241,8 @@ async fn status(door: &Door) -> Reply {
             connected: true,
         })
         .collect();
-    others.sort_by(|one, other| (&one.identity, &one.serial).cmp(&(&other.identity, &other.serial)));
+    others
+        .sort_by(|one, other| (&one.identity, &one.serial).cmp(&(&other.identity, &other.serial)));
     views.extend(others);
     Ok(Answer::Certificates(views))
 }

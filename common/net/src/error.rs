@@ -111,8 +111,10 @@ fn certificate_alert(alert: u64) -> Option<&'static str> {
         42 => "it does not verify; issue it anew with optimus cert issue",
         43 => "it is not for this use; issue one for this role with optimus cert issue",
         44 => "it is revoked; issue a new one with optimus cert issue",
-        45 => "by the peer's clock it has expired or is not valid yet; set the clocks, or issue a \
-               new one with optimus cert issue",
+        45 => {
+            "by the peer's clock it has expired or is not valid yet; set the clocks, or issue a \
+               new one with optimus cert issue"
+        }
         46 => "it is not acceptable; issue it anew with optimus cert issue",
         // Another CA of the same name shows as a wrong signature, which is a decrypt_error.
         48 | 51 => "it is not signed by the peer's CA; issue it with the CA of this cluster",

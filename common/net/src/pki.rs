@@ -21,9 +21,9 @@ use crate::credentials::{self, Credentials, TlsFiles};
 use crate::error::PkiError;
 use crate::files::{self, PRIVATE, PUBLIC};
 pub use crate::identity::BadName;
+use crate::identity::{Identity, Role};
 pub use crate::register::Issued;
 pub use crate::signing::{Signed, issued_to};
-use crate::identity::{Identity, Role};
 
 /// Certificates start this long before they are made: the clocks of a cluster differ.
 pub const BACKDATED: Duration = Duration::from_secs(600);

@@ -111,7 +111,9 @@ impl Revocations {
             let number = number.ok_or_else(|| wrong("it has no number"))?;
             let since = list
                 .iter_revoked_certificates()
-                .map(|one| (serial_text(one.raw_serial()), instant(one.revocation_date.timestamp())))
+                .map(|one| {
+                    (serial_text(one.raw_serial()), instant(one.revocation_date.timestamp()))
+                })
                 .collect();
             let read = List { number, der: der.as_ref().to_vec(), since };
             if lists.insert(signer, read).is_some() {

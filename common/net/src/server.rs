@@ -109,8 +109,7 @@ pub fn server(
     .map_err(failed)?;
     let address = endpoint.local_addr().map_err(failed)?;
     let gate = Gate::new(options.limits);
-    let shown =
-        Shown { acceptor: RwLock::new(acceptor), revocations: RwLock::new(Arc::default()) };
+    let shown = Shown { acceptor: RwLock::new(acceptor), revocations: RwLock::new(Arc::default()) };
     let (options, shown) = (Arc::new(options), Arc::new(shown));
     Ok(Server { endpoint, address, receive_buffer_bytes, gate, options, shown })
 }

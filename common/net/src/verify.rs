@@ -44,13 +44,7 @@ impl Said {
         self.0.get().cloned()
     }
 
-    fn note(
-        &self,
-        der: &CertificateDer<'_>,
-        wanted: &str,
-        error: &rustls::Error,
-        now: UnixTime,
-    ) {
+    fn note(&self, der: &CertificateDer<'_>, wanted: &str, error: &rustls::Error, now: UnixTime) {
         // The first is the reason; nothing comes after it on one connection.
         let _ = self.0.set(refusal(der, wanted, error, now));
     }

@@ -177,7 +177,8 @@ impl Wallet {
         let current = self.current();
         let files =
             TlsFiles { ca: ca.to_owned(), certificate: current.clone(), key: current.clone() };
-        if current.exists() && certificate_status(&current).is_ok_and(|kept| kept.is_of(&chain[0])) {
+        if current.exists() && certificate_status(&current).is_ok_and(|kept| kept.is_of(&chain[0]))
+        {
             return Credentials::load(&files, self.role, now);
         }
         if !self.next().exists() {
@@ -185,8 +186,8 @@ impl Wallet {
         }
         let key = read_key(&self.next())?;
         let parts = (read_certificates(ca)?, chain.clone(), key);
-        let credentials = Credentials::of_parts(&files, self.role, parts, now)
-            .map_err(|error| {
+        let credentials =
+            Credentials::of_parts(&files, self.role, parts, now).map_err(|error| {
                 if !matches!(error, PkiError::KeyMismatch { .. }) {
                     return error;
                 }

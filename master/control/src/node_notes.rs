@@ -1,7 +1,7 @@
 //! What agents tell of their servers themselves.
 
-use model::{NodeId, UnixMs};
 use model::nodes::NodeNotes;
+use model::{NodeId, UnixMs};
 
 use crate::event::SessionId;
 use crate::step::Control;

@@ -216,9 +216,7 @@ fn a_change_of_the_ca_needs_no_break() {
 fn lists_are_numbered_signed_and_kept() {
     let (world, other) = (World::new(), World::new());
     let ca = world.path().join("ca.pem");
-    let serial_of = |files: &TlsFiles| {
-        net::certificate_status(&files.certificate).unwrap().serial
-    };
+    let serial_of = |files: &TlsFiles| net::certificate_status(&files.certificate).unwrap().serial;
     let (one, two) = (world.issue(Role::Agent, "n1"), world.issue(Role::Operator, "ada"));
     let issued = pki::issued_to(world.path(), Role::Agent, "n1").unwrap();
     assert_eq!(issued.len(), 1);

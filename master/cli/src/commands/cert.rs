@@ -98,15 +98,13 @@ pub(super) fn cert_issue(context: &mut Context<'_>, args: &IssueArgs) -> Result<
         return made(context, &[bundle]);
     }
     let out = args.out.as_deref().unwrap_or(&folder);
-    let files = ca
-        .issue_lasting(&request, lasts, out, existing, now)
-        .map_err(|error| {
-            let failure = pki_failure(&error);
-            if matches!(error, PkiError::Exists { .. }) {
-                return Failure { hint: "add --replace to renew it".to_owned(), ..failure };
-            }
-            failure
-        })?;
+    let files = ca.issue_lasting(&request, lasts, out, existing, now).map_err(|error| {
+        let failure = pki_failure(&error);
+        if matches!(error, PkiError::Exists { .. }) {
+            return Failure { hint: "add --replace to renew it".to_owned(), ..failure };
+        }
+        failure
+    })?;
     made(context, &[&files.certificate, &files.key])
 }
 
@@ -194,7 +192,9 @@ fn local(
     });
     files.sort();
     let revoked = Revocations::kept(&folder.join("crl.pem"), &folder.join("ca.pem"));
-    let revoked = if folder.join("ca.pem").exists() { revoked.map_err(fail)? } else {
+    let revoked = if folder.join("ca.pem").exists() {
+        revoked.map_err(fail)?
+    } else {
         Revocations::default()
     };
     let mut rows = Vec::new();

@@ -228,7 +228,8 @@ fn ends_are_warned_of_at_thirty_seven_and_one_day() {
     });
     let ran = fake.run(&format!("cert status --dir {dir} --columns identity,state,words"));
     assert_eq!(ran.code, Some(0), "an end is a warning, not a failure: {ran:?}");
-    let text: String = ran.out.split_inclusive('\n').filter(|line| !line.contains(", at 20")).collect();
+    let text: String =
+        ran.out.split_inclusive('\n').filter(|line| !line.contains(", at 20")).collect();
     compare("cert-status.tsv", &text);
     let state = |name: &str| {
         let line = ran.out.lines().find(|line| line.starts_with(name)).unwrap();
