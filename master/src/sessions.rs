@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::event::SessionId;
+use model::access::Rank;
 use net::{Close, Incoming, Role, Server};
 
 use crate::door::{Counters, Door};
@@ -41,7 +42,9 @@ async fn admit(door: Door, incoming: Incoming) {
     };
     match session.connection.identity().role {
         Role::Agent => Box::pin(agents::serve(door, session, id)).await,
-        Role::Operator => Box::pin(operators::serve(door, session, id)).await,
+        Role::Admin => Box::pin(operators::serve(door, session, id, Rank::Admin)).await,
+        Role::Operator => Box::pin(operators::serve(door, session, id, Rank::Operator)).await,
+        Role::User => Box::pin(operators::serve(door, session, id, Rank::User)).await,
         // The server does not admit it; should that change, nothing is served.
         Role::Master => session.connection.close(Close::Refused, "a master serves masters nothing"),
     }

@@ -81,6 +81,7 @@ impl World {
             snapshots: Arc::new(Semaphore::new(1)),
             sessions: Arc::default(),
             requests: Arc::new(Semaphore::new(64)),
+            audit: crate::audit::Audit::start(path).unwrap(),
             certificates: Arc::clone(&certificates),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
@@ -97,6 +98,7 @@ impl World {
                         told.send(Ok(vec![7; 2_500_000])).unwrap();
                         reply.send(export).unwrap();
                     }
+                    Query::Admit { reply, .. } => reply.send(Ok(())).unwrap(),
                     Query::Agents { reply } => reply.send(told.lock().unwrap().clone()).unwrap(),
                     Query::CertificateEnds { reply } => reply.send(Vec::new()).unwrap(),
                     Query::LogRoute { .. } => panic!("nobody asks for a log here"),
@@ -167,7 +169,7 @@ async fn an_operator_reads_and_changes_and_an_agent_may_not() {
     let answer = async {
         match world.input().await {
             Input::Change(request) => {
-                assert_eq!(request.user, "ada");
+                assert_eq!(request.asker.user, "ada");
                 let done = Answer::Accepted { job: None, node: None, note: "done".to_owned() };
                 request.reply.send(Ok(done)).unwrap();
             }

@@ -15,6 +15,7 @@ use storage::snapshot::Header;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::codec;
 use crate::config::{Environment, Places};
@@ -51,7 +52,7 @@ pub(crate) fn serve(
         let certificates = Certificates::find(config, places, environment, clock)?;
         let store = Opened::open(config, state_dir.path(), clock)?;
         let server = listen(config, &certificates, state_dir.path())?;
-        run(config, clock, store, Arc::new(server), Arc::new(certificates)).await
+        run(config, state_dir.path(), clock, store, Arc::new(server), Arc::new(certificates)).await
     }));
     runtime.shutdown_timeout(LAST_WORK);
     drop(state_dir);
@@ -111,6 +112,7 @@ fn listen(
 
 async fn run(
     config: &MasterConfig,
+    state_dir: &Path,
     clock: Clock,
     opened: Opened,
     server: Arc<Server>,
@@ -129,6 +131,7 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
+    let audit = Audit::start(state_dir).context("cannot start the audit log")?;
     let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
     let hands = Hands {
         keeper,
@@ -137,6 +140,7 @@ async fn run(
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
+        audit: audit.health(),
     };
     let daemon = Daemon::new(control, commands, clock, hands)?;
     let (inputs, hear_inputs) = mpsc::channel(INPUTS_MAX);
@@ -151,6 +155,7 @@ async fn run(
         snapshots: Arc::new(Semaphore::new(1)),
         sessions: Arc::default(),
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
+        audit,
         certificates: Arc::clone(&certificates),
     };
     let requests = Arc::clone(&door.requests);

@@ -7,6 +7,7 @@ mod certificates;
 mod common;
 mod data;
 mod faults;
+mod filter;
 mod forks;
 mod hdfs;
 mod life;

@@ -3,6 +3,7 @@
 
 pub mod binaries;
 pub mod cluster;
+pub mod guest;
 pub mod hdfs;
 pub mod jobs;
 pub mod process;

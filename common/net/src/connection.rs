@@ -45,7 +45,7 @@ pub struct Session {
 /// Longest frame that a role sends.
 const fn frame_bytes_max(sender: Role) -> usize {
     match sender {
-        Role::Operator => REQUEST_BYTES_MAX,
+        Role::Operator | Role::Admin | Role::User => REQUEST_BYTES_MAX,
         Role::Master | Role::Agent => FRAME_BYTES_MAX,
     }
 }

@@ -30,12 +30,12 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// The files of a role in a folder made by [`crate::pki`]: `master.pem`, `agent-<name>.pem`,
-    /// `operator-<name>.pem`, with `.key` beside each, and `ca.pem`.
+    /// `operator-<name>.pem` and so on, with `.key` beside each, and `ca.pem`.
     #[must_use]
     pub fn in_folder(folder: &Path, role: Role, name: &str) -> Self {
         let stem = match role {
             Role::Master => "master".to_owned(),
-            Role::Agent | Role::Operator => format!("{role}-{name}"),
+            Role::Agent | Role::Operator | Role::Admin | Role::User => format!("{role}-{name}"),
         };
         Self::with_stem(folder, &stem)
     }
@@ -275,15 +275,28 @@ impl Credentials {
     /// # Errors
     /// One for each fault, with the file, and the date or the remedy.
     pub fn load(files: &TlsFiles, role: Role, now: SystemTime) -> Result<Self, PkiError> {
+        Self::load_one_of(files, &[role], now)
+    }
+
+    /// As [`Self::load`], for a client of any role: [`Self::identity`] tells which.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_client(files: &TlsFiles, now: SystemTime) -> Result<Self, PkiError> {
+        // The one that has been there longest is named where none of them is found.
+        Self::load_one_of(files, &[Role::Operator, Role::Admin, Role::User], now)
+    }
+
+    fn load_one_of(files: &TlsFiles, roles: &[Role], now: SystemTime) -> Result<Self, PkiError> {
         let authorities = read_certificates(&files.ca)?;
         let chain = read_certificates(&files.certificate)?;
         let key = read_key(&files.key)?;
         let parts = (authorities.clone(), chain.clone(), key);
-        let loaded = Self::of_parts(files, role, parts, now);
+        let loaded = Self::of_parts(files, roles, parts, now);
         // Killed between the two renames of a renewal: its key lies beside the old one.
         if matches!(loaded, Err(PkiError::KeyMismatch { .. }))
             && let Ok(key) = read_key(&renewed_key(&files.key))
-            && let Ok(renewed) = Self::of_parts(files, role, (authorities, chain, key), now)
+            && let Ok(renewed) = Self::of_parts(files, roles, (authorities, chain, key), now)
         {
             return Ok(renewed);
         }
@@ -293,7 +306,7 @@ impl Credentials {
     /// As [`Self::load`], of CAs, a chain and its key that were read already.
     pub(crate) fn of_parts(
         files: &TlsFiles,
-        role: Role,
+        roles: &[Role],
         (mut authorities, chain, key): Parts,
         now: SystemTime,
     ) -> Result<Self, PkiError> {
@@ -311,11 +324,11 @@ impl Credentials {
         let status = status_of(path, &chain[0])?;
         status.check_dates(now)?;
         let identity = Identity::of_certificate(&chain[0]).map_err(unusable)?;
-        if identity.role != role {
+        if !roles.contains(&identity.role) {
             return Err(PkiError::WrongRole {
                 path: path.clone(),
                 found: identity.to_string(),
-                wanted: role,
+                wanted: roles[0],
             });
         }
         let mut roots = RootCertStore::empty();
@@ -356,7 +369,7 @@ impl Credentials {
             .verify_client_cert(end, intermediates, now)
             .map(|_| ());
         let checked = match self.identity.role {
-            Role::Agent | Role::Operator => as_client,
+            Role::Agent | Role::Operator | Role::Admin | Role::User => as_client,
             Role::Master => {
                 let name = ServerName::try_from(crate::SERVER_NAME).expect("a plain DNS name");
                 let verifier = self.server_verifier().map_err(unusable)?;

@@ -207,7 +207,7 @@ pub(crate) fn version_refusal(
 ) -> String {
     let (oldest, newest) = (ours.start(), ours.end());
     let peer = match peer {
-        crate::Role::Operator => "command",
+        crate::Role::Operator | crate::Role::Admin | crate::Role::User => "command",
         crate::Role::Agent | crate::Role::Master => peer.name(),
     };
     let remedy = if hello.newest < *oldest {

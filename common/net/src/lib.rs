@@ -50,6 +50,13 @@ pub use wallet::{Chosen, PEM_BYTES_MAX, Wallet};
 /// learning rates, and a job may have a loss curve of its own.
 pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=4;
 
+/// What a program says of itself: its version, the commit that it was built from and the protocols
+/// that it speaks, such as `0.1.0 (commit 0123456789ab, protocol 1 to 4)`.
+#[must_use]
+pub fn version_line(version: &str, commit: &str) -> String {
+    format!("{version} (commit {commit}, protocol {} to {})", PROTOCOL.start(), PROTOCOL.end())
+}
+
 /// The same in every version: the range of versions stands in [`Hello`], so that a peer out of
 /// range is refused in words rather than by a TLS alert.
 pub const ALPN: &[u8] = b"optimus/1";

@@ -1,9 +1,9 @@
 //! The cluster's CA and the certificates that it issues.
 //!
-//! A folder holds `ca.pem`, `ca.key`, `master.pem`/`.key`, `agent-<name>.pem`/`.key` and
-//! `operator-<name>.pem`/`.key`; the folder is 0700, keys 0600. `ca.key` is needed only to
-//! issue, and is best kept off the cluster. Beside it lie `issued.tsv`, a line for each
-//! certificate, and `crl.pem`, the list of those that were taken back.
+//! A folder holds `ca.pem`, `ca.key`, `master.pem`/`.key`, `agent-<name>.pem`/`.key`,
+//! `admin-<name>.pem`/`.key`, and so for `operator` and `user`; the folder is 0700, keys 0600.
+//! `ca.key` is needed only to issue, and is best kept off the cluster. Beside it lie `issued.tsv`,
+//! a line for each certificate, and `crl.pem`, the list of those that were taken back.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -332,10 +332,12 @@ pub struct Prepared {
     pub master: TlsFiles,
     pub agent: TlsFiles,
     pub operator: TlsFiles,
+    /// None in a folder that has none and whose CA has its key elsewhere.
+    pub admin: Option<TlsFiles>,
 }
 
-/// Makes what is missing of a CA, a master's, an agent's and an operator's certificate in one
-/// folder, and renews what ends within 30 days. For a master on loopback without any settings.
+/// Makes what is missing of a CA, a master's, an agent's, an operator's and an admin's certificate
+/// in one folder, and renews what ends within 30 days. For a master on loopback without any settings.
 ///
 /// # Errors
 /// As [`init_cluster`] and [`Ca::issue`]; in a folder whose CA has its key elsewhere, where a
@@ -368,26 +370,36 @@ pub fn prepare(
             other => other,
         }
     };
+    let admin = match leaf(Role::Admin, operator) {
+        Ok(files) => Some(files),
+        // Folders of before there were admins, whose CA's key is kept elsewhere, go on.
+        Err(_) if !folder.join("ca.key").exists() => None,
+        Err(error) => return Err(error),
+    };
     Ok(Prepared {
+        admin,
         master: leaf(Role::Master, "master")?,
         agent: leaf(Role::Agent, node)?,
         operator: leaf(Role::Operator, operator)?,
     })
 }
 
-/// Finds an operator's certificate in a folder: `operator.pem`, else `operator-<user>.pem`,
-/// else the only `operator-*.pem` there is.
+/// Finds certificates of a client in a folder, the one that may do most first: of each role
+/// `<role>.pem`, else `<role>-<user>.pem`; where there is none at all, the only `<role>-*.pem`
+/// that there is of the first role that has any.
 ///
 /// # Errors
 /// Where there is none, or where several fit and none is the user's.
-pub fn find_operator(folder: &Path, user: Option<&str>) -> Result<TlsFiles, PkiError> {
-    let mut candidates = vec!["operator".to_owned()];
-    candidates.extend(user.map(|user| format!("operator-{user}")));
-    for stem in &candidates {
-        let files = TlsFiles::with_stem(folder, stem);
-        if files.certificate.exists() {
-            return Ok(files);
-        }
+pub fn find_clients(folder: &Path, user: Option<&str>) -> Result<Vec<TlsFiles>, PkiError> {
+    let mut found = Vec::new();
+    for role in Role::CLIENTS {
+        let named = user.map(|user| format!("{role}-{user}"));
+        let mut stems = std::iter::once(role.to_string()).chain(named);
+        let there = |stem: &String| TlsFiles::with_stem(folder, stem).certificate.exists();
+        found.extend(stems.find(there).map(|stem| TlsFiles::with_stem(folder, &stem)));
+    }
+    if !found.is_empty() {
+        return Ok(found);
     }
     let remedy = "make one with optimus cert issue, or name the folder";
     let entries = std::fs::read_dir(folder).map_err(|source| PkiError::Read {
@@ -395,18 +407,32 @@ pub fn find_operator(folder: &Path, user: Option<&str>) -> Result<TlsFiles, PkiE
         source,
         remedy,
     })?;
-    let mut stems: Vec<String> = entries
+    let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter_map(|name| name.strip_suffix(".pem").map(str::to_owned))
-        .filter(|stem| stem.starts_with("operator-"))
         .collect();
-    stems.sort();
-    match stems.as_slice() {
-        [only] => Ok(TlsFiles::with_stem(folder, only)),
-        [] => Err(PkiError::NoOperator { folder: folder.to_owned(), reason: remedy.to_owned() }),
-        several => Err(PkiError::NoOperator {
-            folder: folder.to_owned(),
-            reason: format!("several are there ({}) and none is named for you", several.join(", ")),
-        }),
+    names.sort();
+    for role in Role::CLIENTS {
+        let prefix = format!("{role}-");
+        let stems: Vec<&str> =
+            names.iter().map(String::as_str).filter(|stem| stem.starts_with(&prefix)).collect();
+        match stems.as_slice() {
+            [only] => found.push(TlsFiles::with_stem(folder, only)),
+            [] => {}
+            several if found.is_empty() => {
+                return Err(PkiError::NoOperator {
+                    folder: folder.to_owned(),
+                    reason: format!(
+                        "several are there ({}) and none is named for you",
+                        several.join(", ")
+                    ),
+                });
+            }
+            _ => {}
+        }
     }
+    if found.is_empty() {
+        return Err(PkiError::NoOperator { folder: folder.to_owned(), reason: remedy.to_owned() });
+    }
+    Ok(found)
 }

@@ -44,14 +44,14 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Agents and operators, all of [`crate::PROTOCOL`], default limits.
+    /// Agents and clients of every role, all of [`crate::PROTOCOL`], default limits.
     #[must_use]
     pub fn new(cluster: impl Into<String>, software: impl Into<String>) -> Self {
         Self {
             cluster: cluster.into(),
             software: software.into(),
             versions: crate::PROTOCOL,
-            roles: vec![Role::Agent, Role::Operator],
+            roles: vec![Role::Agent, Role::Operator, Role::Admin, Role::User],
             limits: Limits::default(),
             handshake: HANDSHAKE,
         }

@@ -131,7 +131,7 @@ impl Wallet {
         };
         let trusted = authorities.to_vec();
         let credentials =
-            Credentials::of_parts(&files, self.role, (trusted, vec![end.clone()], key), now)?;
+            Credentials::of_parts(&files, &[self.role], (trusted, vec![end.clone()], key), now)?;
         files::make_folder(&self.folder)?;
         // The CA first: the pair is there only once it can be used.
         let authorities: String =
@@ -187,7 +187,7 @@ impl Wallet {
         let key = read_key(&self.next())?;
         let parts = (read_certificates(ca)?, chain.clone(), key);
         let credentials =
-            Credentials::of_parts(&files, self.role, parts, now).map_err(|error| {
+            Credentials::of_parts(&files, &[self.role], parts, now).map_err(|error| {
                 if !matches!(error, PkiError::KeyMismatch { .. }) {
                     return error;
                 }

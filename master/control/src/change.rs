@@ -71,14 +71,14 @@ impl Control {
                 self.update(&asked, job, workers, servers, priority)
             }
             Change::NodeLost { node } => self.node_lost(&asked, &node),
-            Change::NodeCordon { .. }
-            | Change::NodeDrain { .. }
-            | Change::NodeUndrain { .. }
-            | Change::Gpu { .. } => Err(Refusal::new(
-                ErrorKind::Unavailable,
-                "this master does not know the change",
-                "upgrade the master",
-            )),
+            Change::Gpu { node, uuid, retire } => self.change_gpu(&asked, &node, &uuid, retire),
+            Change::NodeCordon { .. } | Change::NodeDrain { .. } | Change::NodeUndrain { .. } => {
+                Err(Refusal::new(
+                    ErrorKind::Unavailable,
+                    "this master does not know the change",
+                    "upgrade the master",
+                ))
+            }
             Change::Resize { job, shape, pin } => {
                 match self.resize(Resize { asked, job, shape, pin }) {
                     Some(reply) => reply,
@@ -90,12 +90,18 @@ impl Control {
         self.reply(request, reply);
     }
 
-    fn reply(&mut self, request: RequestKey, reply: Reply) {
+    pub(crate) fn reply(&mut self, request: RequestKey, reply: Reply) {
         self.out.commands.push(Command::Reply { request, reply: Box::new(reply) });
     }
 
     /// The line that every change leaves.
-    fn told(&mut self, asked: &Asked, job: Option<JobId>, node: Option<&NodeId>, what: &str) {
+    pub(crate) fn told(
+        &mut self,
+        asked: &Asked,
+        job: Option<JobId>,
+        node: Option<&NodeId>,
+        what: &str,
+    ) {
         let reason = asked.reason.as_deref().map(|reason| {
             let reason: String = reason.chars().take(500).collect();
             format!(": {reason}")

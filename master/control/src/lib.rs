@@ -7,6 +7,7 @@
 //! changes its phase in `job/phase.rs` alone. What is kept is in `record.rs`, how it is taken up
 //! again in `restore.rs`.
 
+mod access;
 mod apply;
 mod budget;
 mod change;
@@ -14,6 +15,7 @@ pub mod command;
 mod desired;
 pub mod event;
 mod explain;
+mod gpu;
 mod invariants;
 pub mod job;
 mod node;
@@ -35,8 +37,10 @@ mod view;
 mod view_cluster;
 mod warm;
 
+pub use access::HIDDEN;
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};
+pub use gpu::{GpuRules, Xids};
 pub use record::{Key, Record, Write};
 pub use restore::RestoreError;
 pub use settings::Settings;

@@ -96,7 +96,8 @@ impl Control {
                 | Record::OptionsV1(_)
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
-                | Record::SlowNodeV1(_) => later.push(record),
+                | Record::SlowNodeV1(_)
+                | Record::GpuV1(_) => later.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -146,6 +147,7 @@ impl Control {
             }
             Record::SlowJobV1(record) => self.restore_slow(vec![*record], Vec::new()),
             Record::SlowNodeV1(record) => self.restore_slow(Vec::new(), vec![record]),
+            Record::GpuV1(record) => self.restore_gpu(*record),
             Record::MetaV1(_)
             | Record::JobV1(_)
             | Record::EventV1(_)
@@ -171,6 +173,7 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            gpus: crate::gpu::Gpus::default(),
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),
             rounds: BTreeMap::new(),

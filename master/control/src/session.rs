@@ -164,6 +164,7 @@ impl Control {
     fn on_new_boot(&mut self, id: &NodeId) {
         self.tell(None, Some(id), "rebooted", format!("{id} came back with a new boot"));
         self.lose_tasks(id, "rebooted", true);
+        self.gpus_rebooted(id);
         self.free_ports(|held| held.node == *id);
         if let Some(node) = self.nodes.get_mut(id) {
             node.strangers.clear();
@@ -220,15 +221,19 @@ impl Control {
         node.obeyed = beat.obeyed;
         node.load = beat.load;
         node.gpus = beat.gpus;
+        node.gpus.truncate(GPUS_MAX);
         node.reports_dropped = beat.reports_dropped;
         let was = node.reach;
-        let capacity = bounded(&beat.capacity);
+        let mut capacity = bounded(&beat.capacity);
+        capacity.gpus = self.offer_gpus(id, capacity.gpus);
+        let node = self.nodes.get_mut(id).expect("it was there a line ago");
         if node.record.capacity != capacity {
             node.record.capacity = capacity;
             self.out.nodes.insert(id.clone());
             self.out.room_freed = true;
             self.ask_round("a node's capacity changed");
         }
+        self.on_gpu_beat(id);
         self.on_task_reports(id, beat.tasks, was);
         // Epochs before steps: a worker that has finished reported its last epoch before.
         for report in beat.epochs {
@@ -422,6 +427,8 @@ impl Control {
 
 /// Nodes known at once; a name costs a certificate, so only a mistake comes near.
 const NODES_MAX: usize = 100_000;
+/// GPUs believed of one node; more than any server has.
+const GPUS_MAX: usize = 256;
 /// A skew worth a line.
 const SKEW_TOLD_MS: u64 = 5_000;
 

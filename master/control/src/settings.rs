@@ -3,6 +3,8 @@
 use model::config::MasterConfig;
 use scheduler::snapshot::Policy;
 
+use crate::gpu::{GpuRules, Xids};
+
 /// Settings of one master. Durations in ms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -36,6 +38,8 @@ pub struct Settings {
     pub straggler_ratio: f64,
     /// How long slowness is held against a node without a new sign of it.
     pub slow_node_ms: u64,
+    /// How GPUs are judged.
+    pub gpus: GpuRules,
     pub checkpoints_kept: usize,
     pub jobs_queued_max: usize,
     pub jobs_finished_kept: usize,
@@ -48,7 +52,7 @@ pub struct Settings {
 impl From<&MasterConfig> for Settings {
     fn from(config: &MasterConfig) -> Self {
         let (rounds, nodes, jobs) = (&config.rounds, &config.nodes, &config.jobs);
-        let (limits, stragglers) = (&config.limits, &config.stragglers);
+        let (limits, stragglers, gpus) = (&config.limits, &config.stragglers, &config.gpus);
         let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
             cluster: config.cluster.clone(),
@@ -77,6 +81,18 @@ impl From<&MasterConfig> for Settings {
             straggler_windows: stragglers.windows,
             straggler_ratio: stragglers.ratio,
             slow_node_ms: stragglers.node_flag.0,
+            gpus: GpuRules {
+                quiet_ms: gpus.quiet.0,
+                suspicions_max: count(gpus.suspicions_max),
+                out_share: gpus.out_share,
+                ecc_uncorrected_max: u64::from(gpus.ecc_uncorrected_max),
+                xids: Xids::with(
+                    &gpus.xid_user,
+                    &gpus.xid_transient,
+                    &gpus.xid_reset,
+                    &gpus.xid_hardware,
+                ),
+            },
             checkpoints_kept: count(jobs.checkpoints_kept).max(1),
             jobs_queued_max: count(limits.jobs_queued_max),
             jobs_finished_kept: count(limits.jobs_finished_kept),

@@ -41,6 +41,7 @@ pub struct Control {
     pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) gpus: crate::gpu::Gpus,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,
     pub(crate) rounds: BTreeMap<RoundId, RoundRecord>,
@@ -54,6 +55,9 @@ pub struct Control {
     pub(crate) desired_sets: u64,
     pub(crate) out: Out,
 }
+
+/// GPUs by their nodes and UUIDs.
+pub(crate) type GpuNames = BTreeSet<(NodeId, String)>;
 
 /// What a step has decided so far.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +73,7 @@ pub(crate) struct Out {
     pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
+    pub(crate) gpus: GpuNames,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -101,9 +106,9 @@ impl Control {
                 self.on_node_notes(&node, session, *notes);
             }
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
-            Event::Change { request, user, dry_run, reason, change } => {
+            Event::Change { request, user, rank, dry_run, reason, change } => {
                 let asked = crate::change::Asked { request, user, dry_run, reason };
-                self.on_change(asked, *change);
+                self.on_asked(rank, asked, *change);
             }
             Event::RoundFinished { plan, refused, elapsed_s } => {
                 self.on_round_finished(&plan, refused, elapsed_s);
@@ -344,6 +349,9 @@ impl Control {
             }
         }
         for record in self.slow_records(&out.slow_jobs, &out.slow_nodes) {
+            put(record);
+        }
+        for record in self.gpu_records(&out.gpus) {
             put(record);
         }
     }

@@ -45,7 +45,8 @@ impl Control {
                 rows.reverse();
                 Ok(Answer::Jobs(rows))
             }
-            Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => Err(Refusal::new(
+            Read::NodeMore { node } => self.gpus_of(node),
+            Read::Doctor | Read::Audit { .. } => Err(Refusal::new(
                 ErrorKind::Unavailable,
                 "this master does not know the question",
                 "upgrade the master",

@@ -37,6 +37,8 @@ pub(crate) enum NodeCommand {
     Show(NodeShowArgs),
     /// Say that nodes are gone for good: their tasks are taken as dead
     Lost(NodeLostArgs),
+    /// GPUs with their health; take one out, or let it be probed
+    Gpus(super::NodeGpusArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -116,4 +118,19 @@ pub(crate) struct SnapshotRestoreArgs {
     /// Say what would be done
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Only what this user asked
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Only what is younger than this, such as 30m, 12h or 7d
+    #[arg(long, value_name = "DURATION")]
+    pub since: Option<model::units::DurationMs>,
+    /// How many of the last lines to look at
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub read: ReadArgs,
 }

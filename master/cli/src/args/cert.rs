@@ -26,6 +26,10 @@ pub(crate) enum RoleArg {
     Master,
     Agent,
     Operator,
+    /// May do everything
+    Admin,
+    /// May change its own jobs only
+    User,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -46,7 +50,7 @@ pub(crate) struct IssueArgs {
     /// Who it is for
     #[arg(value_enum)]
     pub role: RoleArg,
-    /// The node's name, or the operator's
+    /// The node's name, or the person's: whose jobs are whose goes by it, whatever the role
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Folder of the CA [default: where the master looks]
@@ -85,7 +89,7 @@ pub(crate) struct RotateArgs {
     /// Whose: `master`, or `agent NODE` over the master, or `operator NAME` in files here
     #[arg(value_enum, conflicts_with = "all")]
     pub role: Option<RoleArg>,
-    /// The node's name, or the operator's
+    /// The node's name, or the person's: whose jobs are whose goes by it, whatever the role
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// The master's and every connected agent's

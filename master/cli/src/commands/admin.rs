@@ -6,12 +6,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use clap::CommandFactory as _;
 use model::client::{Answer, Read};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{Context, submit};
-use crate::args::{Cli, ConfigCheckArgs, SnapshotRestoreArgs};
+use crate::args::{ConfigCheckArgs, SnapshotRestoreArgs};
 use crate::client::unexpected;
 use crate::configfile;
 use crate::contract::status::VersionJson;
@@ -236,13 +235,4 @@ pub(super) async fn version(context: &mut Context<'_>) -> Result<(), Failure> {
         + &line("master", json.master.as_deref())
         + &line("oldest agent", json.oldest_agent.as_deref());
     context.output.data(&text)
-}
-
-pub(super) fn completion(
-    context: &mut Context<'_>,
-    shell: clap_complete::Shell,
-) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "optimus", &mut script);
-    context.output.bytes(&script)
 }

@@ -113,6 +113,8 @@ pub(super) fn role(role: RoleArg) -> Role {
         RoleArg::Master => Role::Master,
         RoleArg::Agent => Role::Agent,
         RoleArg::Operator => Role::Operator,
+        RoleArg::Admin => Role::Admin,
+        RoleArg::User => Role::User,
     }
 }
 

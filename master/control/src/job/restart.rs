@@ -70,7 +70,8 @@ impl Control {
             if exit.code == Some(EXIT_DAMAGED) {
                 self.drop_damaged(report.job);
             }
-            self.fault(report.job, describe(report.task, node, exit), blame);
+            let words = describe(report.task, node, exit) + &self.gpu_blame(report.job);
+            self.fault(report.job, words, blame);
         }
         let is_stopping = matches!(self.job(report.job).phase(), Phase::Stopping { alive, .. }
             if alive.contains(&report.task));

@@ -30,6 +30,7 @@ pub(crate) struct Agent {
     pub(crate) extras: Extras,
     pub(crate) orders: model::nodes::NodeOrders,
     pub(crate) ledger: BTreeMap<Name, Entry>,
+    pub(crate) cards: super::gpus::Cards,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
     sequence: u64,
@@ -66,6 +67,7 @@ impl Agent {
             extras: Extras::default(),
             orders: model::nodes::NodeOrders::default(),
             ledger: BTreeMap::new(),
+            cards: super::gpus::Cards::default(),
             exit_ms: 500,
             sequence: 0,
         }
@@ -92,6 +94,7 @@ impl Agent {
         self.beaten = now;
         self.contact = now;
         self.sequence += 1;
+        self.deal_cards();
         let tasks = self.ledger.iter().map(|((job, generation, task), entry)| TaskReport {
             job: *job,
             generation: *generation,
@@ -105,6 +108,7 @@ impl Agent {
             sequence: self.sequence,
             obeyed: self.desired.revision,
             capacity: self.capacity.clone(),
+            gpus: self.cards.reports(),
             tasks: tasks.collect(),
             workers: reports.workers,
             epochs: reports.epochs,

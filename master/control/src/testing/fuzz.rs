@@ -307,7 +307,8 @@ fn strike(world: &mut World, blow: Blow, requests: &mut u64) {
             let request = RequestKey(1_000_000 + *requests);
             let change = Box::new(change);
             let user = "eve".to_owned();
-            world.event(Event::Change { request, user, dry_run, reason: None, change });
+            let rank = model::access::Rank::Operator;
+            world.event(Event::Change { request, user, rank, dry_run, reason: None, change });
         }
         Blow::Plan(decisions) => {
             let revision = world.control.rounding.revision;
