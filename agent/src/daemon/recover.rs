@@ -278,11 +278,18 @@ fn load(file: &LedgerFile) -> Result<Ledger> {
     })
 }
 
-/// A ledger for a folder that has none. Its lives are counted from the milliseconds since the
-/// boot: a master that knew a ledger that was lost would take a smaller count in the same boot
+/// Lives that a ledger may count for each ms of its beginning: over what a master takes for the
+/// next life of an agent that it knows.
+const STARTS_PER_MS: u64 = 1024;
+
+/// A ledger for a folder that has none. Its lives are counted from the time since the boot: a
+/// master that knew a ledger that was lost would take a smaller count in the same boot
 /// for an older agent.
 fn fresh() -> Ledger {
-    Ledger { incarnation: Incarnation(clock::now().0), ..Ledger::default() }
+    // Of two agents with one identity that a service manager starts together, one must not look
+    // like the other's next life.
+    let first = clock::now().0.saturating_mul(STARTS_PER_MS);
+    Ledger { incarnation: Incarnation(first), ..Ledger::default() }
 }
 
 /// The last contact with a master, as an earlier life in this boot left it. Without it a
