@@ -22,26 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_secs(2);
 /// The first protocol with [`Read::JobMore`].
 const PROTOCOL_OF_MORE: u16 = 3;
-
-/// The first protocol with a question that not every master knows.
-const fn first_with(read: &Read) -> u16 {
-    match read {
-        Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => PROTOCOL_OF_NODES,
-        Read::Jobs
-        | Read::Job { .. }
-        | Read::Why { .. }
-        | Read::Events { .. }
-        | Read::Rounds { .. }
-        | Read::Round { .. }
-        | Read::Nodes
-        | Read::Node { .. }
-        | Read::Status
-        | Read::Log { .. }
-        | Read::Snapshot
-        | Read::JobMore { .. } => PROTOCOL_OF_MORE,
-    }
-}
-
 /// For the last packet to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -100,7 +80,7 @@ impl Master {
     /// # Errors
     /// As [`Self::read`].
     pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
-        if !self.speaks(first_with(&read)).await? {
+        if !self.speaks(first_protocol(&Call::Read(read.clone()))).await? {
             return Ok(None);
         }
         self.read(read).await.map(Some)
@@ -113,19 +93,6 @@ impl Master {
     pub(crate) async fn speaks(&mut self, protocol: u16) -> Result<bool, Failure> {
         self.connect().await?;
         Ok(self.protocol >= protocol)
-    }
-
-    /// For a command that older masters do not know.
-    ///
-    /// # Errors
-    /// As [`Self::connect`]; exit 6 where the master is older.
-    pub(crate) async fn require(&mut self, protocol: u16, command: &str) -> Result<(), Failure> {
-        if self.speaks(protocol).await? {
-            return Ok(());
-        }
-        let software = self.software.clone().unwrap_or_default();
-        let message = format!("the master ({software}) does not know {command}");
-        Err(Failure::new(Exit::Unavailable, message, "upgrade the master first"))
     }
 
     /// Whose certificate this operator shows, and for how many days it lasts.
