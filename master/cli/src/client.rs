@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, PkiError};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
@@ -95,18 +95,20 @@ impl Master {
         Ok(self.protocol >= protocol)
     }
 
-    /// Whose certificate this operator shows, and for how many days it lasts.
+    /// The file of the certificate that this operator shows, and for how many days it lasts.
     ///
     /// # Errors
-    /// Where there is none that can be read.
+    /// Where there is none that can be read, or it has ended.
     pub(crate) fn certificate_days(
         &self,
         now: std::time::SystemTime,
-    ) -> Result<(String, f64), PkiError> {
-        let files = net::pki::find_operator(&self.target.folder, self.target.user.as_deref())?;
-        let status = net::certificate_status(&files.certificate)?;
-        let name = files.certificate.display().to_string();
-        Ok((name, status.days_left(now)))
+    ) -> Result<Option<(String, f64)>, Failure> {
+        let all = self.credentials()?;
+        Ok(all.first().map(|credentials| {
+            let left = credentials.not_after().duration_since(now).unwrap_or_default();
+            let name = credentials.files().certificate.display().to_string();
+            (name, left.as_secs_f64() / 86_400.0)
+        }))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
