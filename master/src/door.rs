@@ -135,6 +135,8 @@ pub(crate) struct Door {
     pub(crate) sessions: Arc<AtomicU64>,
     /// A permit for each request that is being answered: at the end they get their last words.
     pub(crate) requests: Arc<Semaphore>,
+    /// How HDFS is reached.
+    pub(crate) hdfs: storage::HdfsSettings,
 }
 
 /// Requests answered at a time, of all operators together.

@@ -11,7 +11,7 @@ use storage::snapshot::Header;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
-use crate::shared;
+use crate::{remote, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -86,7 +86,11 @@ async fn answer(
         }
         Call::Change(change) => {
             let (dry_run, reason) = (request.dry_run, request.reason);
-            let reply = match shared::unshared(door, &change, dry_run).await {
+            let refused = match remote::unreached(door, &change).await {
+                None => shared::unshared(door, &change, dry_run).await,
+                refused => refused,
+            };
+            let reply = match refused {
                 Some(refusal) => Err(refusal),
                 None => {
                     let (reply, answer) = oneshot::channel();

@@ -74,6 +74,7 @@ impl World {
             snapshots: Arc::new(Semaphore::new(1)),
             sessions: Arc::default(),
             requests: Arc::new(Semaphore::new(64)),
+            hdfs: storage::HdfsSettings::default(),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
         tokio::spawn(async move {

@@ -129,11 +129,13 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
-    let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
+    let path = |text: &Option<String>| text.as_ref().map(std::path::PathBuf::from);
+    let hdfs = HdfsSettings::by(path(&config.hadoop_conf_dir))?
+        .as_principal(config.kerberos_principal.clone(), path(&config.kerberos_keytab))?;
     let hands = Hands {
         keeper,
         planner,
-        publisher: Publisher::new(hdfs, config.jobs.checkpoint_timeout.0),
+        publisher: Publisher::new(hdfs.clone(), config.jobs.checkpoint_timeout.0),
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
@@ -150,6 +152,7 @@ async fn run(
         snapshots: Arc::new(Semaphore::new(1)),
         sessions: Arc::default(),
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
+        hdfs,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;

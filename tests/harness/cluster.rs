@@ -148,6 +148,13 @@ impl Daemon {
         }
     }
 
+    /// Lets an agent that does not run take away what it left in the kernel.
+    fn clear(&self) {
+        let mut command = self.command();
+        command.arg("--config").arg(&self.config).arg("stop-tasks");
+        let _done = command.stdin(Stdio::null()).output();
+    }
+
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(&self.log)
@@ -420,6 +427,10 @@ impl Drop for Cluster {
         }
         for server in process::fork_servers_below(&self.folder) {
             process::signal(server.pid, Signal::SIGKILL);
+        }
+        // Rules of agents that were killed outlive them, as their tasks would have.
+        if is_root() {
+            self.agents.iter().for_each(Daemon::clear);
         }
         self.environment.clean();
         if self.keep || std::thread::panicking() {

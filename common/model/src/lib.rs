@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod client;
 pub mod config;
+pub mod diverged;
 pub mod ids;
 pub mod job;
 pub mod location;

@@ -10,11 +10,13 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 35] = [
+pub(crate) const MASTER_KEYS: [Key; 37] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("hadoop_conf_dir", Want::Text),
+    Key::optional("kerberos_principal", Want::Text),
+    Key::optional("kerberos_keytab", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
@@ -49,7 +51,7 @@ pub(crate) const MASTER_KEYS: [Key; 35] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 21] = [
+pub(crate) const AGENT_KEYS: [Key; 23] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -64,6 +66,8 @@ pub(crate) const AGENT_KEYS: [Key; 21] = [
     Key::optional("log_bytes_max", Want::Size),
     Key::optional("spool_bytes_max", Want::Size),
     Key::optional("hadoop_conf_dir", Want::Text),
+    Key::optional("kerberos_principal", Want::Text),
+    Key::optional("kerberos_keytab", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),

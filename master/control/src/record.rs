@@ -10,6 +10,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::job::diverged::Diverging;
 use crate::job::phase::{Partial, Phase};
 use crate::ports::HostPorts;
 
@@ -35,6 +36,7 @@ pub enum Record {
     BlocksV1(BlocksRecord),
     SlowJobV1(Box<SlowJobRecord>),
     SlowNodeV1(SlowNodeRecord),
+    DivergingV1(DivergingRecord),
 }
 
 /// Where an entry lies.
@@ -52,6 +54,7 @@ pub enum Key {
     Blocks(JobId),
     SlowJob(JobId),
     SlowNode(NodeId),
+    Diverging(JobId),
 }
 
 impl Key {
@@ -74,6 +77,7 @@ impl Key {
             Self::Blocks(job) => number(12, job.0),
             Self::SlowJob(job) => number(10, job.0),
             Self::SlowNode(node) => text(11, node.as_str()),
+            Self::Diverging(job) => number(40, job.0),
         }
     }
 }
@@ -94,6 +98,7 @@ impl Record {
             Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
             Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
+            Self::DivergingV1(record) => Key::Diverging(record.job),
         }
     }
 }
@@ -103,6 +108,13 @@ impl Record {
 pub struct OptionsRecord {
     pub job: JobId,
     pub options: JobOptions,
+}
+
+/// What a job asks for where its loss is no number any more, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DivergingRecord {
+    pub job: JobId,
+    pub diverging: Diverging,
 }
 
 /// The parameter blocks of a job.
@@ -376,6 +388,7 @@ mod tests {
             Key::SlowJob(JobId(2)),
             Key::SlowNode("n1".parse().unwrap()),
             Key::Blocks(JobId(2)),
+            Key::Diverging(JobId(2)),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");

@@ -6,6 +6,7 @@ mod certificates;
 mod frames;
 mod golden;
 mod golden_three;
+mod golden_watched;
 mod handshake;
 mod limits;
 mod raw;

@@ -6,6 +6,7 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod diverged;
 mod faults;
 mod fuzz;
 mod leftovers;
