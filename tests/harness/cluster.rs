@@ -226,8 +226,9 @@ impl Cluster {
         for (index, node) in options.nodes.iter().enumerate() {
             let config = cluster.folder.join(format!("{}.toml", node.name));
             fs::write(&config, cluster.agent_toml(index, node, options)?)?;
-            let space = node.space.clone();
-            cluster.agents.push(Daemon { space, ..Daemon::new(&binaries.agent, config) });
+            let mut agent = Daemon::new(&binaries.agent, config);
+            agent.space.clone_from(&node.space);
+            cluster.agents.push(agent);
         }
         Ok(cluster)
     }
