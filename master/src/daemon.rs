@@ -266,7 +266,10 @@ impl Daemon {
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
         let ChangeRequest { asker: Asker { user, rank }, dry_run, reason, change, reply } = request;
-        let submits = matches!(change, Change::Submit { .. } | Change::SubmitWith { .. });
+        let submits = matches!(
+            change,
+            Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
+        );
         if submits && !dry_run && self.hands.keeper.health().is_low() {
             tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
             let words = "the master takes no new job: the disk of its state folder is nearly full";
@@ -464,7 +467,9 @@ fn log_events(writes: &[Write]) {
 
 fn change_name(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
+            "submit"
+        }
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

@@ -152,6 +152,8 @@ pub(crate) struct Door {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) audit: Audit,
     pub(crate) certificates: Arc<Certificates>,
+    /// How HDFS is reached.
+    pub(crate) hdfs: storage::HdfsSettings,
 }
 
 /// Requests answered at a time, of all operators together.

@@ -83,6 +83,7 @@ impl World {
             requests: Arc::new(Semaphore::new(64)),
             audit: crate::audit::Audit::start(path).unwrap(),
             certificates: Arc::clone(&certificates),
+            hdfs: storage::HdfsSettings::default(),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
         let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();

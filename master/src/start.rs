@@ -26,6 +26,7 @@ use crate::keeper::Keeper;
 use crate::pki::Certificates;
 use crate::planner::Planner;
 use crate::publisher::Publisher;
+use crate::removals::Removals;
 use crate::sessions;
 use crate::state_dir::StateDir;
 use crate::vault::{Vault, open_with_room};
@@ -68,6 +69,7 @@ struct Opened {
     disk: Disk,
     repairs: Vec<String>,
     records: Vec<Record>,
+    removals: Removals,
 }
 
 impl Opened {
@@ -93,7 +95,8 @@ impl Opened {
         let decoded = content.iter().map(|(key, value)| codec::decode(key, value));
         let records = decoded.collect::<Result<Vec<_>, _>>().with_context(remedy)?;
         tracing::info!(records = records.len(), "opened the store");
-        Ok(Self { vault, disk, repairs, records })
+        let removals = Removals::new(state_dir);
+        Ok(Self { vault, disk, repairs, records, removals })
     }
 }
 
@@ -118,7 +121,7 @@ async fn run(
     server: Arc<Server>,
     certificates: Arc<Certificates>,
 ) -> anyhow::Result<()> {
-    let Opened { vault, disk, repairs, records } = opened;
+    let Opened { vault, disk, repairs, records, removals } = opened;
     let (control, commands) = Control::new(Settings::from(config), clock.now(), records)
         .context("cannot start from what the store holds")?;
     let (internal, heard) = mpsc::unbounded_channel();
@@ -132,11 +135,15 @@ async fn run(
     })?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::start(state_dir).context("cannot start the audit log")?;
-    let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
+    let path = |text: &Option<String>| text.as_ref().map(std::path::PathBuf::from);
+    let hdfs = HdfsSettings::by(path(&config.hadoop_conf_dir))?
+        .as_principal(config.kerberos_principal.clone(), path(&config.kerberos_keytab))?;
+    let publisher = Publisher::new(hdfs.clone(), config.jobs.checkpoint_timeout.0, removals);
+    publisher.resume();
     let hands = Hands {
         keeper,
         planner,
-        publisher: Publisher::new(hdfs, config.jobs.checkpoint_timeout.0),
+        publisher,
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
@@ -157,6 +164,7 @@ async fn run(
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
         audit,
         certificates: Arc::clone(&certificates),
+        hdfs,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;

@@ -136,10 +136,10 @@ impl Master {
         &self,
         now: std::time::SystemTime,
     ) -> Result<(String, f64), PkiError> {
-        let files = net::pki::find_operator(&self.target.folder, self.target.user.as_deref())?;
-        let status = net::certificate_status(&files.certificate)?;
-        let name = files.certificate.display().to_string();
-        Ok((name, status.days_left(now)))
+        let files = net::pki::find_clients(&self.target.folder, self.target.user.as_deref())?;
+        let first = files.first().expect("where none is found, that is an error");
+        let status = net::certificate_status(&first.certificate)?;
+        Ok((first.certificate.display().to_string(), status.days_left(now)))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
@@ -377,7 +377,8 @@ const fn first_protocol(call: &Call) -> u16 {
             Change::NodeCordon { .. }
             | Change::NodeDrain { .. }
             | Change::NodeUndrain { .. }
-            | Change::Gpu { .. },
+            | Change::Gpu { .. }
+            | Change::SubmitWatched { .. },
         )
         | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
             model::nodes::PROTOCOL_OF_NODES

@@ -8,6 +8,7 @@ mod golden;
 mod golden_certificates;
 mod golden_gpus;
 mod golden_three;
+mod golden_watched;
 mod handshake;
 mod limits;
 mod raw;
