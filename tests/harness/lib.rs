@@ -1,6 +1,7 @@
 //! Sets up what the tests and the quickstart need, and runs real daemons, real training
 //! processes and the real command line. Nothing here links the product's code.
 
+pub mod ansible;
 pub mod binaries;
 pub mod cluster;
 pub mod hdfs;

@@ -58,7 +58,7 @@ fn reachable_by_all(path: &Path) -> bool {
 
 /// A folder for what is kept between runs: below the target folder, or, where the tasks' user
 /// cannot get there, below /var/tmp.
-fn base() -> Result<PathBuf> {
+pub(crate) fn base() -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| checkout().join("target"), PathBuf::from);
     let target = std::path::absolute(target)?;
@@ -138,7 +138,7 @@ fn copy_python(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(
         output.status.success(),
@@ -181,7 +181,7 @@ pub fn hdfs_ready() -> Result<()> {
     crate::hdfs::prepare().map(drop).map_err(anyhow::Error::msg).context("cannot prepare Hadoop")
 }
 
-fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
+pub(crate) fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
     let missing: Vec<_> =
         packages.iter().filter(|(_, sign)| !exists(sign)).map(|(name, _)| *name).collect();
     if missing.is_empty() {
@@ -205,7 +205,7 @@ fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
 }
 
 /// A Python that the MXNet wheel supports and that every user can run.
-fn system_python() -> Result<PathBuf> {
+pub(crate) fn system_python() -> Result<PathBuf> {
     let candidates = ["python3", "python3.11", "python3.10", "python3.9", "python3.8"];
     for name in candidates {
         let path = Path::new("/usr/bin").join(name);
