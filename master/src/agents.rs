@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use control::event::SessionId;
+use model::NodeId;
 use model::agent::{Desired, FromAgent, ToAgent};
 use model::client::{ErrorKind, Refusal, Reply};
 use model::nodes::{NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, PROTOCOL_OF_NOTES};
-use model::{Millis, NodeId};
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::door::{AgentHandle, Counters, Door, Input};
+use crate::rate::Rate;
 
 /// From the welcome to the introduction.
 const INTRODUCTION: Duration = Duration::from_secs(10);
@@ -120,53 +120,16 @@ fn broken(error: FrameError) -> End {
     }
 }
 
-/// Lets a bounded rate through: a bucket that fills with time.
-#[derive(Debug)]
-struct Rate {
-    /// In thousandths of a heartbeat.
-    level: u64,
-    filled: Millis,
-}
-
-impl Rate {
-    const FULL: u64 = BEATS_AT_ONCE * 1000;
-
-    const fn new(now: Millis) -> Self {
-        Self { level: Self::FULL, filled: now }
-    }
-
-    fn admits(&mut self, now: Millis) -> bool {
-        // A thousandth of a beat for each ms at one beat a second.
-        let gained = now.since(self.filled).saturating_mul(BEATS_PER_S);
-        self.level = Self::FULL.min(self.level.saturating_add(gained));
-        self.filled = now;
-        match self.level.checked_sub(1000) {
-            Some(rest) => {
-                self.level = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// For what is told once only, so that none may be dropped: a flood waits.
-    async fn wait(&mut self, clock: &Clock) {
-        while !self.admits(clock.mono()) {
-            tokio::time::sleep(Duration::from_millis(1000 / BEATS_PER_S)).await;
-        }
-    }
-}
-
 /// Takes heartbeats. Each is the node's whole state, so one over the rate can be dropped; the
 /// wait then makes a flood cost its sender more than the master.
 async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReader) -> End {
-    let mut rate = Rate::new(door.clock.mono());
+    let mut rate = Rate::new(door.clock.mono(), BEATS_PER_S, BEATS_AT_ONCE);
     let mut warned = false;
     loop {
         let heartbeat = match reader.receive::<FromAgent>().await {
             Ok(Some(FromAgent::Heartbeat(heartbeat))) => Box::new(heartbeat),
             Ok(Some(FromAgent::Rates(rates))) => {
-                rate.wait(&door.clock).await;
+                rate.wait(door.clock).await;
                 let input = Input::Rates { node: node.clone(), session: id, rates };
                 if door.inputs.send(input).await.is_err() {
                     return End::Lost("the master is stopping".to_owned());
@@ -174,7 +137,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 continue;
             }
             Ok(Some(FromAgent::Notes(notes))) => {
-                rate.wait(&door.clock).await;
+                rate.wait(door.clock).await;
                 let notes = Box::new(notes);
                 let input = Input::Notes { node: node.clone(), session: id, notes };
                 if door.inputs.send(input).await.is_err() {
@@ -183,7 +146,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 continue;
             }
             Ok(Some(FromAgent::Node(notes))) => {
-                rate.wait(&door.clock).await;
+                rate.wait(door.clock).await;
                 let notes = Box::new(notes);
                 let input = Input::NodeNotes { node: node.clone(), session: id, notes };
                 if door.inputs.send(input).await.is_err() {
@@ -267,20 +230,5 @@ async fn refuse_requests(door: &Door, connection: &Connection) -> End {
         };
         // One at a time: a peer that does not read its refusal only holds up its own next one.
         let _ = tokio::time::timeout(INTRODUCTION, said).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_is_let_through_at_the_rate_and_a_steady_beat_always() {
-        let mut rate = Rate::new(Millis(0));
-        let passed = (0..10_000).filter(|ms| rate.admits(Millis(*ms))).count();
-        let expected = usize::try_from(BEATS_AT_ONCE + 10 * BEATS_PER_S).unwrap();
-        assert!((expected - 1..=expected).contains(&passed), "{passed} of {expected}");
-        let mut rate = Rate::new(Millis(0));
-        assert!((1..1000).all(|beat| rate.admits(Millis(beat * 100))));
     }
 }

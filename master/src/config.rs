@@ -78,7 +78,13 @@ fn known() -> Table {
     let config = MasterConfig {
         state_dir: text.clone(),
         hadoop_conf_dir: text.clone(),
-        tls: TlsConfig { ca: text.clone(), certificate: text.clone(), key: text },
+        tls: TlsConfig {
+            ca: text.clone(),
+            certificate: text.clone(),
+            key: text.clone(),
+            enrolment: text.clone(),
+            revocations: text,
+        },
         ..MasterConfig::default()
     };
     Table::try_from(config).expect("settings are plain data")
@@ -154,6 +160,8 @@ pub(crate) struct Environment {
     pub(crate) state_home: Option<PathBuf>,
     pub(crate) user: Option<String>,
     pub(crate) log: Option<String>,
+    /// Where systemd put what `LoadCredential` names.
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 impl Environment {
@@ -169,6 +177,7 @@ impl Environment {
             state_home: folder("XDG_STATE_HOME"),
             user: text("USER"),
             log: text("OPTIMUS_LOG"),
+            credentials: folder("CREDENTIALS_DIRECTORY"),
         }
     }
 
@@ -186,6 +195,13 @@ impl Environment {
         };
         let pki_dir = state_dir.parent().unwrap_or(&state_dir).join("pki");
         Ok(Places { state_dir, pki_dir })
+    }
+
+    /// The bundle to enrol with: as configured, else that of systemd where it hands one over.
+    pub(crate) fn enrolment(&self, config: &MasterConfig) -> Option<PathBuf> {
+        let configured = config.tls.enrolment.as_ref().map(PathBuf::from);
+        let handed = || Some(self.credentials.as_ref()?.join("enrolment"));
+        configured.or_else(|| handed().filter(|path| path.exists()))
     }
 
     /// A name for this user's operator certificate.

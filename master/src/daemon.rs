@@ -9,12 +9,16 @@ use control::Control;
 use control::command::Command;
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
+use model::NodeId;
+use model::access::Asker;
+use model::agent::AgentQuery;
 use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
-use model::{JobId, Task};
+use model::nodes::Finding;
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
+use crate::certificates::unix_ms;
 use crate::clock::Clock;
 use crate::codec::{self, CodecError};
 use crate::door::{AgentHandle, ChangeRequest, Counters, Input, LogRoute, Query};
@@ -32,6 +36,10 @@ const TICK_MS_MIN: u64 = 5;
 
 /// Events taken before a tick, so that a late heartbeat counts before its node is judged.
 const BEFORE_TICK_MAX: usize = 10_000;
+
+/// Events taken after each read: a flood of reads must not starve the agents' reports. A read
+/// costs as much as some hundred of them at most.
+const BETWEEN_READS_MAX: usize = 256;
 
 /// For the last persists of a master that stops.
 const LAST_PERSISTS: Duration = Duration::from_secs(10);
@@ -72,6 +80,7 @@ pub(crate) struct Hands {
     pub(crate) internal: UnboundedSender<Internal>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) certificates: Arc<Certificates>,
+    pub(crate) audit: Arc<crate::audit::Health>,
 }
 
 pub(crate) struct Daemon {
@@ -132,7 +141,12 @@ impl Daemon {
                     return self.finish(ears).await;
                 }
                 Wake::Internal(internal) => self.on_internal(internal)?,
-                Wake::Query(query) => self.on_query(query),
+                Wake::Query(query) => {
+                    self.on_query(query);
+                    if self.pipeline.len() < WAITING_MAX {
+                        self.on_waiting(&mut ears, BETWEEN_READS_MAX)?;
+                    }
+                }
                 Wake::Input(input) => self.on_input(input)?,
                 Wake::Tick => self.on_tick(&mut ears)?,
                 Wake::Watchdog => {}
@@ -172,13 +186,19 @@ impl Daemon {
     }
 
     fn on_tick(&mut self, ears: &mut Ears) -> Result<(), DaemonError> {
-        for _ in 0..BEFORE_TICK_MAX {
+        self.on_waiting(ears, BEFORE_TICK_MAX)?;
+        self.step(Event::Tick)
+    }
+
+    /// Takes the events that wait, at most so many.
+    fn on_waiting(&mut self, ears: &mut Ears, most: usize) -> Result<(), DaemonError> {
+        for _ in 0..most {
             match ears.inputs.try_recv() {
                 Ok(input) => self.on_input(input)?,
                 Err(_) => break,
             }
         }
-        self.step(Event::Tick)
+        Ok(())
     }
 
     fn on_internal(&mut self, internal: Internal) -> Result<(), DaemonError> {
@@ -244,7 +264,7 @@ impl Daemon {
     }
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
-        let ChangeRequest { user, dry_run, reason, change, reply } = request;
+        let ChangeRequest { asker: Asker { user, rank }, dry_run, reason, change, reply } = request;
         let submits = matches!(change, Change::Submit { .. } | Change::SubmitWith { .. });
         if submits && !dry_run && self.hands.keeper.health().is_low() {
             tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
@@ -260,17 +280,18 @@ impl Daemon {
         let request = RequestKey(self.requests);
         self.replies.insert(request, reply);
         let change = Box::new(change);
-        self.step(Event::Change { request, user, dry_run, reason, change })
+        self.step(Event::Change { request, user, rank, dry_run, reason, change })
     }
 
     fn on_query(&mut self, query: Query) {
         // Whoever asked may be gone meanwhile; that is no fault of anyone here.
         match query {
-            Query::Read { read, reply } => {
-                let _ = reply.send(self.read(&read));
+            Query::Read { asker, read, reply } => {
+                let _ = reply.send(self.read(&asker, &read));
             }
-            Query::LogRoute { job, generation, task, bytes_max, reply } => {
-                let _ = reply.send(self.log_route(job, generation, task, bytes_max));
+            Query::LogRoute { asker, job, generation, task, bytes_max, reply } => {
+                let route = self.control.log_route_as(&asker, job, generation, task, bytes_max);
+                let _ = reply.send(route.and_then(|route| self.log_route(route)));
             }
             Query::Agents { reply } => {
                 let peer = |agent: &AgentHandle| {
@@ -279,6 +300,13 @@ impl Daemon {
                 };
                 let _ = reply.send(self.agents.values().map(peer).collect());
             }
+            Query::Admit { asker, call, reply } => {
+                let _ = reply.send(self.control.admit(&asker, &call));
+            }
+            Query::CertificateEnds { reply } => {
+                let ends = self.control.certificate_ends();
+                let _ = reply.send(ends.map(|(node, ends)| (node.clone(), ends)).collect());
+            }
             Query::Export { header, reply } => {
                 let _ = reply.send(self.hands.keeper.export(header));
             }
@@ -286,24 +314,35 @@ impl Daemon {
     }
 
     /// Answers from the state machine, with what only the daemon knows.
-    fn read(&self, read: &Read) -> Reply {
-        let mut reply = self.control.read(self.clock.now(), read);
+    fn read(&self, asker: &Asker, read: &Read) -> Reply {
+        let mut reply = self.control.read_as(self.clock.now(), asker, read);
         if let Ok(Answer::Status(status)) = &mut reply {
             status.alerts.extend(self.hands.keeper.health().alerts());
             status.alerts.extend(self.hands.certificates.alerts());
+            status.alerts.extend(self.hands.audit.alert());
+            status.alerts.extend(certificate_alerts(&self.agent_certificates()));
             status.reports_refused.extend(self.hands.counters.named());
+        }
+        if let Ok(Answer::Doctor(findings)) = &mut reply {
+            findings.extend(self.hands.certificates.findings());
+            findings.extend(self.agent_certificates());
         }
         reply
     }
 
-    fn log_route(
-        &self,
-        job: JobId,
-        generation: Option<u64>,
-        task: Task,
-        bytes_max: u32,
-    ) -> LogRoute {
-        let (node, session, query) = self.control.log_route(job, generation, task, bytes_max)?;
+    /// Certificates of connected agents that end soon: what they show from the next connection
+    /// on, or what an older agent shows in this one.
+    fn agent_certificates(&self) -> Vec<Finding> {
+        let next: BTreeMap<_, _> = self.control.certificate_ends().collect();
+        let ending = self.agents.values().filter_map(|agent| {
+            let shown = || unix_ms(agent.connection.certificate().not_after);
+            let ends = next.get(&agent.node).copied().unwrap_or_else(shown);
+            self.hands.certificates.agent_finding(&agent.node, ends)
+        });
+        ending.collect()
+    }
+
+    fn log_route(&self, (node, session, query): (NodeId, SessionId, AgentQuery)) -> LogRoute {
         let agent = self.agents.get(&session).ok_or_else(|| {
             let words = format!("node {node} is not connected");
             Refusal::new(ErrorKind::Unavailable, words, "see optimus nodes")
@@ -394,6 +433,17 @@ impl Daemon {
         }
         Ok(self.hands.keeper)
     }
+}
+
+/// As sentences; of many only the first are told.
+fn certificate_alerts(findings: &[Finding]) -> Vec<String> {
+    const TOLD_MAX: usize = 10;
+    let sentence = |it: &Finding| format!("{}; {}", it.words, it.remedy);
+    let mut alerts: Vec<String> = findings.iter().take(TOLD_MAX).map(sentence).collect();
+    if let Some(more) = findings.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        alerts.push(format!("{more} more agents' certificates end soon; see optimus cert status"));
+    }
+    alerts
 }
 
 /// Every event of the cluster's story as one line.

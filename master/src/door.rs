@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control::event::SessionId;
+use model::access::Asker;
 use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
-use model::client::{Change, Read, Refusal, Reply};
+use model::client::{Call, Change, Read, Refusal, Reply};
 use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::{Extras, Notes};
-use model::{BootId, JobId, NodeId};
+use model::{BootId, JobId, NodeId, UnixMs};
 use net::Connection;
 use storage::snapshot::Header;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::audit::Audit;
 use crate::clock::Clock;
+use crate::pki::Certificates;
 
 /// Events that wait for the loop. One round of thousands of agents fits; beyond that a session
 /// waits, and its peer with it.
@@ -48,7 +51,7 @@ pub(crate) enum Input {
 
 #[derive(Debug)]
 pub(crate) struct ChangeRequest {
-    pub(crate) user: String,
+    pub(crate) asker: Asker,
     pub(crate) dry_run: bool,
     pub(crate) reason: Option<String>,
     pub(crate) change: Change,
@@ -68,10 +71,12 @@ pub(crate) type Export = oneshot::Receiver<Result<Vec<u8>, String>>;
 #[derive(Debug)]
 pub(crate) enum Query {
     Read {
+        asker: Asker,
         read: Box<Read>,
         reply: oneshot::Sender<Reply>,
     },
     LogRoute {
+        asker: Asker,
         job: JobId,
         generation: Option<u64>,
         task: model::Task,
@@ -81,6 +86,16 @@ pub(crate) enum Query {
     /// The agents that are connected.
     Agents {
         reply: oneshot::Sender<Vec<Peer>>,
+    },
+    /// Whether one may ask for what the loop does not answer.
+    Admit {
+        asker: Asker,
+        call: Box<Call>,
+        reply: oneshot::Sender<Result<(), Refusal>>,
+    },
+    /// When the certificates end that connected agents show from their next connection on.
+    CertificateEnds {
+        reply: oneshot::Sender<Vec<(NodeId, UnixMs)>>,
     },
     Export {
         header: Header,
@@ -135,6 +150,8 @@ pub(crate) struct Door {
     pub(crate) sessions: Arc<AtomicU64>,
     /// A permit for each request that is being answered: at the end they get their last words.
     pub(crate) requests: Arc<Semaphore>,
+    pub(crate) audit: Audit,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 /// Requests answered at a time, of all operators together.

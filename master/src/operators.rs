@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::event::SessionId;
+use model::UnixMs;
+use model::access::{Asker, Rank};
 use model::agent::{AgentAnswer, AgentQuery, FromAgent};
-use model::client::{Answer, Call, ErrorKind, Read, Refusal, Reply, Request};
+use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::nodes::AuditView;
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use storage::snapshot::Header;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::asked;
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
-use crate::shared;
+use crate::rate::Rate;
+use crate::{certificates, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -21,16 +26,21 @@ const ANSWER: Duration = Duration::from_secs(30);
 const AGENT: Duration = Duration::from_secs(10);
 /// Requests of one connection at a time; a script that sends more waits.
 const STREAMS_MAX: usize = 8;
+/// Requests of one connection: a script may have many at once, but not for ever.
+const REQUESTS_PER_S: u64 = 200;
+const REQUESTS_AT_ONCE: u64 = 500;
 /// Longest end of a log, so that the answer is far below a frame.
 const LOG_BYTES_MAX: u32 = 1 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Serves an operator until the connection ends.
-pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
+pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Rank) {
     let Session { connection, writer: _writer, mut reader, software, .. } = session;
     let (user, address) = (connection.identity().name.clone(), connection.remote_address());
-    tracing::debug!(user, session = id.0, %address, software, "an operator connected");
+    tracing::debug!(user, %rank, session = id.0, %address, software, "an operator connected");
+    let asker = Arc::new(Asker { user, rank });
     let slots = Arc::new(Semaphore::new(STREAMS_MAX));
+    let mut rate = Rate::new(door.clock.mono(), REQUESTS_PER_S, REQUESTS_AT_ONCE);
     let mut first_open = true;
     loop {
         let permit = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
@@ -47,9 +57,12 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
             }
         };
         let Ok((writer, reader)) = stream else { return };
+        // A stream that waits here is not read, and its peer's window fills.
+        rate.wait(door.clock).await;
         let (door, connection) = (door.clone(), connection.clone());
+        let asker = Arc::clone(&asker);
         tokio::spawn(async move {
-            answer(&door, &connection, writer, reader).await;
+            answer(&door, &connection, &asker, writer, reader).await;
             drop(permit);
         });
     }
@@ -66,6 +79,7 @@ fn refuse_agent(door: &Door, connection: &Connection) {
 async fn answer(
     door: &Door,
     connection: &Connection,
+    asker: &Asker,
     mut writer: FrameWriter,
     mut reader: FrameReader,
 ) {
@@ -76,31 +90,100 @@ async fn answer(
         Ok(Err(error)) => return malformed(door, connection, writer, &error).await,
         Err(_) => return connection.close(Close::Deadline, "a request did not come in time"),
     };
-    let user = connection.identity().name.clone();
-    let sent = match request.call {
-        Call::Read(Read::Snapshot) => snapshot(door, &user, &mut writer).await,
-        Call::Read(read) => send(&mut writer, read_reply(door, read).await).await,
-        Call::Certificate(_) => {
-            let words = "this master does not renew certificates";
-            send(&mut writer, Err(unavailable(words, "upgrade the master"))).await
+    let line = audited(door, connection, asker, &request);
+    let Request { dry_run, reason, call } = request;
+    let reply = match call {
+        Call::Read(Read::Snapshot) => match admitted(door, asker, &call).await {
+            Ok(()) => {
+                let done = snapshot(door, &asker.user, &mut writer).await;
+                let outcome = done.as_ref().map_or_else(ToString::to_string, |()| DONE.to_owned());
+                door.audit.note(AuditView { outcome, ..line }).await;
+                return told(done);
+            }
+            Err(refusal) => noted(door, line, Err(refusal)).await,
+        },
+        Call::Read(read) => {
+            let reply = read_reply(door, asker, read).await;
+            if is_not_allowed(&reply) { noted(door, line, reply).await } else { reply }
+        }
+        Call::Certificate(call) => {
+            let whole = Call::Certificate(call.clone());
+            let reply = match admitted(door, asker, &whole).await {
+                Ok(()) => certificates::answer(door, &asker.user, call, dry_run).await,
+                Err(refusal) => Err(refusal),
+            };
+            noted(door, line, reply).await
         }
         Call::Change(change) => {
-            let (dry_run, reason) = (request.dry_run, request.reason);
-            let reply = match shared::unshared(door, &change, dry_run).await {
-                Some(refusal) => Err(refusal),
-                None => {
-                    let (reply, answer) = oneshot::channel();
-                    let change = ChangeRequest { user, dry_run, reason, change, reply };
-                    let asked = door.inputs.send(Input::Change(Box::new(change)));
-                    within(asked, answer).await
-                }
-            };
-            send(&mut writer, reply).await
+            let reply = change_reply(door, asker, (dry_run, reason), change).await;
+            noted(door, line, reply).await
         }
     };
+    told(send(&mut writer, reply).await);
+}
+
+fn told(sent: Result<(), FrameError>) {
     if let Err(error) = sent {
         tracing::debug!(%error, "an operator did not take the answer");
     }
+}
+
+/// The line of the audit log, but for its number and outcome.
+fn audited(door: &Door, connection: &Connection, asker: &Asker, request: &Request) -> AuditView {
+    AuditView {
+        number: 0,
+        at: UnixMs(door.clock.unix_ms()),
+        user: asker.user.clone(),
+        role: asker.rank.name().to_owned(),
+        address: connection.remote_address().to_string(),
+        request: asked::line(&request.call),
+        reason: request.reason.clone(),
+        outcome: String::new(),
+        dry_run: request.dry_run,
+    }
+}
+
+const DONE: &str = "done";
+
+/// Writes the line before its answer is given.
+async fn noted(door: &Door, line: AuditView, reply: Reply) -> Reply {
+    let outcome = match &reply {
+        Ok(Answer::Submitted { job, created: true, .. }) => format!("{DONE}: {job}"),
+        Ok(Answer::Submitted { job, .. }) => format!("{DONE} before: {job}"),
+        Ok(_) => DONE.to_owned(),
+        Err(refusal) => refusal.message.clone(),
+    };
+    if is_not_allowed(&reply) {
+        Counters::add(&door.counters.requests_not_allowed);
+    }
+    door.audit.note(AuditView { outcome, ..line }).await;
+    reply
+}
+
+fn is_not_allowed(reply: &Reply) -> bool {
+    reply.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::NotAllowed)
+}
+
+/// Whether one may have what the loop does not answer itself.
+async fn admitted(door: &Door, asker: &Asker, call: &Call) -> Result<(), Refusal> {
+    let (reply, answer) = oneshot::channel();
+    let query = Query::Admit { asker: asker.clone(), call: Box::new(call.clone()), reply };
+    within(door.queries.send(query), answer).await
+}
+
+async fn change_reply(
+    door: &Door,
+    asker: &Asker,
+    (dry_run, reason): (bool, Option<String>),
+    change: Change,
+) -> Reply {
+    if let Some(refusal) = shared::unshared(door, &change, dry_run).await {
+        return Err(refusal);
+    }
+    let (reply, answer) = oneshot::channel();
+    let asker = asker.clone();
+    let change = ChangeRequest { asker, dry_run, reason, change, reply };
+    within(door.inputs.send(Input::Change(Box::new(change))), answer).await
 }
 
 /// Says what is wrong with a request, then ends the session: what follows cannot be trusted.
@@ -160,15 +243,20 @@ async fn within<T, E>(
     })
 }
 
-async fn read_reply(door: &Door, read: Read) -> Reply {
+async fn read_reply(door: &Door, asker: &Asker, read: Read) -> Reply {
+    if let Read::Audit { after, limit } = read {
+        admitted(door, asker, &Call::Read(read)).await?;
+        return Ok(Answer::Audit(door.audit.read(after, limit).await));
+    }
+    let asker = asker.clone();
     let Read::Log { job, generation, task, bytes_max } = read else {
         let (reply, answer) = oneshot::channel();
-        let query = Query::Read { read: Box::new(read), reply };
+        let query = Query::Read { asker, read: Box::new(read), reply };
         return within(door.queries.send(query), answer).await;
     };
     let (reply, answer) = oneshot::channel();
     let bytes_max = bytes_max.min(LOG_BYTES_MAX);
-    let query = Query::LogRoute { job, generation, task, bytes_max, reply };
+    let query = Query::LogRoute { asker, job, generation, task, bytes_max, reply };
     let (agent, question): (Connection, AgentQuery) =
         within::<_, _>(door.queries.send(query), answer as oneshot::Receiver<LogRoute>).await?;
     let node = agent.identity().name.clone();

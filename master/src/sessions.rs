@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::event::SessionId;
+use model::access::Rank;
 use net::{Close, Incoming, Role, Server};
 
 use crate::door::{Counters, Door};
@@ -34,9 +35,16 @@ async fn admit(door: Door, incoming: Incoming) {
     };
     // Numbered only now, so that the later of two connections of a node has the higher number.
     let id = SessionId(door.sessions.fetch_add(1, Ordering::Relaxed) + 1);
+    // Its certificate may have been revoked since the handshake began.
+    let _place = match door.certificates.present.enter(id, &session.connection) {
+        Ok(place) => place,
+        Err(words) => return session.connection.close(Close::Refused, &words),
+    };
     match session.connection.identity().role {
         Role::Agent => Box::pin(agents::serve(door, session, id)).await,
-        Role::Operator => Box::pin(operators::serve(door, session, id)).await,
+        Role::Admin => Box::pin(operators::serve(door, session, id, Rank::Admin)).await,
+        Role::Operator => Box::pin(operators::serve(door, session, id, Rank::Operator)).await,
+        Role::User => Box::pin(operators::serve(door, session, id, Rank::User)).await,
         // The server does not admit it; should that change, nothing is served.
         Role::Master => session.connection.close(Close::Refused, "a master serves masters nothing"),
     }
@@ -45,3 +53,7 @@ async fn admit(door: Door, incoming: Incoming) {
 #[cfg(test)]
 #[path = "sessions_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "certificates_tests.rs"]
+mod certificates_tests;

@@ -15,6 +15,7 @@ use storage::snapshot::Header;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::codec;
 use crate::config::{Environment, Places};
@@ -51,7 +52,7 @@ pub(crate) fn serve(
         let certificates = Certificates::find(config, places, environment, clock)?;
         let store = Opened::open(config, state_dir.path(), clock)?;
         let server = listen(config, &certificates, state_dir.path())?;
-        run(config, clock, store, Arc::new(server), Arc::new(certificates)).await
+        run(config, state_dir.path(), clock, store, Arc::new(server), Arc::new(certificates)).await
     }));
     runtime.shutdown_timeout(LAST_WORK);
     drop(state_dir);
@@ -111,6 +112,7 @@ fn listen(
 
 async fn run(
     config: &MasterConfig,
+    state_dir: &Path,
     clock: Clock,
     opened: Opened,
     server: Arc<Server>,
@@ -129,6 +131,7 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
+    let audit = Audit::start(state_dir).context("cannot start the audit log")?;
     let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
     let hands = Hands {
         keeper,
@@ -137,10 +140,12 @@ async fn run(
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
+        audit: audit.health(),
     };
     let daemon = Daemon::new(control, commands, clock, hands)?;
     let (inputs, hear_inputs) = mpsc::channel(INPUTS_MAX);
     let (queries, hear_queries) = mpsc::channel(QUERIES_MAX);
+    certificates.attach(Arc::clone(&server));
     let door = Door {
         inputs,
         queries,
@@ -150,12 +155,14 @@ async fn run(
         snapshots: Arc::new(Semaphore::new(1)),
         sessions: Arc::default(),
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
+        audit,
+        certificates: Arc::clone(&certificates),
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;
     let accepting = tokio::spawn(sessions::accept(Arc::clone(&server), door));
     let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
-    let watching = tokio::spawn(certificates.watch(Arc::clone(&server), hangup));
+    let watching = tokio::spawn(certificates.watch(hangup));
     let address = server.local_address();
     tracing::info!(%address, cluster = config.cluster, "ready");
     crate::notify::ready(&format!("serving {} on {address}", config.cluster));

@@ -4,7 +4,9 @@
 pub mod ansible;
 pub mod binaries;
 pub mod cluster;
+pub mod guest;
 pub mod hdfs;
+pub mod hosts;
 pub mod jobs;
 pub mod process;
 pub mod setup;

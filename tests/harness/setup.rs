@@ -10,13 +10,15 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::binaries::checkout;
 
 /// MXNet's last release, and the last numpy that it can import.
-const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
+pub(crate) const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
 
 /// Debian packages and a file or command that shows each to be there.
-const PACKAGES: [(&str, &str); 4] = [
+const PACKAGES: [(&str, &str); 6] = [
     ("python3", "/usr/bin/python3"),
     ("python3-venv", "/usr/lib/python3*/ensurepip"),
     ("libgomp1", "/usr/lib/*/libgomp.so.1"),
+    ("iproute2", "/usr/sbin/ip"),
+    ("nftables", "/usr/sbin/nft"),
     ("libquadmath0", "/usr/lib/*/libquadmath.so.0"),
 ];
 

@@ -4,6 +4,7 @@
 //! Types that cross the wire or lie on disk are append-only: fields and variants are added at
 //! the end under a new protocol or record version, never reordered.
 
+pub mod access;
 pub mod agent;
 pub mod client;
 pub mod config;

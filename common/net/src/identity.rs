@@ -12,10 +12,16 @@ pub enum Role {
     Master,
     Agent,
     Operator,
+    /// A client that may do everything.
+    Admin,
+    /// A client that may change its own jobs only.
+    User,
 }
 
 impl Role {
-    pub const ALL: [Self; 3] = [Self::Master, Self::Agent, Self::Operator];
+    pub const ALL: [Self; 5] = [Self::Master, Self::Agent, Self::Operator, Self::Admin, Self::User];
+    /// Roles of people and their programs, the one that may do most first.
+    pub const CLIENTS: [Self; 3] = [Self::Admin, Self::Operator, Self::User];
 
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -23,6 +29,8 @@ impl Role {
             Self::Master => "master",
             Self::Agent => "agent",
             Self::Operator => "operator",
+            Self::Admin => "admin",
+            Self::User => "user",
         }
     }
 }
@@ -53,7 +61,7 @@ impl FromStr for Role {
         Self::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| BadName {
             what: "role",
             given: shortened(text),
-            remedy: "write master, agent or operator",
+            remedy: "write master, agent, admin, operator or user",
         })
     }
 }
@@ -81,7 +89,7 @@ impl Identity {
                 name.bytes().all(lower),
                 "use 1 to 63 of a-z, 0-9, '.' and '-', starting with a letter or digit",
             ),
-            Role::Master | Role::Operator => (
+            Role::Master | Role::Operator | Role::Admin | Role::User => (
                 name.bytes().all(|b| lower(b) || b.is_ascii_uppercase() || b == b'_'),
                 "use 1 to 63 of a-z, A-Z, 0-9, '.', '-' and '_', starting with a letter or digit",
             ),
@@ -94,6 +102,8 @@ impl Identity {
             Role::Master => "master's name",
             Role::Agent => "node name",
             Role::Operator => "operator's name",
+            Role::Admin => "admin's name",
+            Role::User => "user's name",
         };
         Err(BadName { what, given: shortened(name), remedy })
     }
@@ -102,6 +112,20 @@ impl Identity {
     #[must_use]
     pub fn uri(&self) -> String {
         format!("{SCHEME}{}/{}", self.role, self.name)
+    }
+
+    /// Reads what [`Self::uri`] writes.
+    pub(crate) fn of_uri(uri: &str) -> Result<Self, String> {
+        let path = uri.strip_prefix(SCHEME);
+        Self::of_path(path.ok_or_else(|| format!("{:?} is no name of Optimus", shortened(uri)))?)
+    }
+
+    /// `<role>/<name>`.
+    fn of_path(path: &str) -> Result<Self, String> {
+        let (role, name) =
+            path.split_once('/').ok_or_else(|| format!("{:?} has no name", shortened(path)))?;
+        let role = role.parse().map_err(|error: BadName| error.to_string())?;
+        Self::new(role, name).map_err(|error| error.to_string())
     }
 
     /// Reads the one `optimus://` name of a certificate.
@@ -122,11 +146,7 @@ impl Identity {
                 if found.is_some() {
                     return Err("the certificate has more than one optimus:// name".to_owned());
                 }
-                let (role, name) = rest
-                    .split_once('/')
-                    .ok_or_else(|| format!("{:?} has no name", shortened(uri)))?;
-                let role = role.parse().map_err(|error: BadName| error.to_string())?;
-                found = Some(Self::new(role, name).map_err(|error| error.to_string())?);
+                found = Some(Self::of_path(rest)?);
             }
         }
         found.ok_or_else(|| "the certificate has no name optimus://<role>/<name>".to_owned())
@@ -146,7 +166,7 @@ mod tests {
     #[test]
     fn names_are_plain() {
         for (role, good) in
-            [(Role::Agent, "gpu-07.rack2"), (Role::Operator, "Ada_L"), (Role::Master, "m1")]
+            [(Role::Agent, "gpu-07.rack2"), (Role::User, "Ada_L"), (Role::Master, "m1")]
         {
             assert_eq!(Identity::new(role, good).unwrap().name, good);
         }

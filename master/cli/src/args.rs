@@ -1,6 +1,8 @@
 //! The words of the command line. `--help`, completions and manual pages come from here.
 
 mod admin;
+mod cert;
+mod gpus;
 mod job;
 mod offline;
 mod simulate;
@@ -11,10 +13,13 @@ use std::sync::LazyLock;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use admin::{
-    CertCommand, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, InitArgs, IssueArgs, NodeCommand,
-    NodeLostArgs, NodeShowArgs, RoleArg, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand,
-    SnapshotRestoreArgs,
+    AuditArgs, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, NodeCommand, NodeLostArgs,
+    NodeShowArgs, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand, SnapshotRestoreArgs,
 };
+pub(crate) use cert::{
+    CertCommand, CertStatusArgs, InitArgs, IssueArgs, Lasting, RevokeArgs, RoleArg, RotateArgs,
+};
+pub(crate) use gpus::NodeGpusArgs;
 pub(crate) use job::{
     CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
     SubmitArgs, UpdateArgs, WaitArgs,
@@ -219,6 +224,10 @@ pub(crate) enum Command {
     /// Certificates
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Who changed what, and what was refused
+    Audit(AuditArgs),
+    /// Who may do what: the roles of certificates
+    Roles,
     /// Versions of this program, the master and the oldest agent
     Version(ConnectOnlyArgs),
     /// Print the completions for a shell
@@ -257,15 +266,21 @@ impl Command {
             Self::Nodes(args) | Self::Status(args) => &args.connect,
             Self::Node(NodeCommand::Show(args)) => &args.read.connect,
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
+            Self::Node(NodeCommand::Gpus(args)) => &args.read.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
+            Self::Audit(args) => &args.read.connect,
+            Self::Cert(CertCommand::Rotate(args)) => &args.change.connect,
+            Self::Cert(CertCommand::Revoke(args)) => &args.change.connect,
+            Self::Cert(CertCommand::Status(args)) => &args.read.connect,
             Self::Plan(_)
             | Self::Fit(_)
             | Self::Assign(_)
             | Self::Simulate(_)
             | Self::Experiment(_)
             | Self::Config(_)
-            | Self::Cert(_)
+            | Self::Roles
+            | Self::Cert(CertCommand::Init(_) | CertCommand::Issue(_))
             | Self::Completion { .. }
             | Self::Man { .. }
             | Self::Snapshot(SnapshotCommand::Verify { .. } | SnapshotCommand::Restore(_)) => {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::client::{Answer, Call, Change, Read, Reply, Request};
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, Role};
+use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
@@ -152,9 +153,34 @@ impl Master {
         self.ask(&Request { dry_run, reason, call: Call::Change(change) }).await
     }
 
+    /// Asks something of certificates.
+    ///
+    /// # Errors
+    /// As [`Self::change`]; where the master is too old.
+    pub(crate) async fn certificate(
+        &mut self,
+        call: CertificateCall,
+        reason: Option<String>,
+    ) -> Result<Answer, Failure> {
+        self.connect().await?;
+        if self.protocol < PROTOCOL_OF_NODES {
+            let protocol = self.protocol;
+            let words = format!("the master speaks protocol {protocol} and knows no such request");
+            return Err(Failure::new(Exit::Unavailable, words, "upgrade the master"));
+        }
+        self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
+    }
+
+    /// The serial number of the certificate that this command shows, where it can be read.
+    #[must_use]
+    pub(crate) fn serial(&self) -> Option<String> {
+        Some(self.credentials().ok()?.first()?.serial().to_owned())
+    }
+
     async fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
         let address = self.target.address.clone();
         let connection = self.connect().await?;
+        self.check_protocol(&request.call)?;
         let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&connection, request)).await;
         let hint = match request.call {
             Call::Read(_) => "try again",
@@ -210,6 +236,21 @@ impl Master {
         }
     }
 
+    /// Refuses what the master is too old for by its name: it could only call it malformed.
+    fn check_protocol(&self, call: &Call) -> Result<(), Failure> {
+        let needed = first_protocol(call);
+        if needed <= self.protocol {
+            return Ok(());
+        }
+        let (software, spoken) = (self.software.as_deref().unwrap_or("it"), self.protocol);
+        let name = model::access::Deed::of(call).row().name;
+        Err(Failure::new(
+            Exit::Unavailable,
+            format!("{name} needs a master of protocol {needed}; {software} speaks {spoken}"),
+            "upgrade the master, or use the command of its release",
+        ))
+    }
+
     /// Connects, where that is still to be done.
     ///
     /// # Errors
@@ -220,39 +261,47 @@ impl Master {
         {
             return Ok(connection.clone());
         }
-        let credentials = self.credentials()?;
         let mut failure = None;
-        for address in resolve(&self.target.address).await? {
-            let options = ConnectOptions {
-                timeout: CONNECT_TIMEOUT,
-                ..ConnectOptions::new(concat!("optimus ", env!("CARGO_PKG_VERSION")))
-            };
-            match Box::pin(net::connect(address, &credentials, &options)).await {
-                Ok(session) => {
-                    self.software = Some(session.software);
-                    self.protocol = session.protocol;
-                    self.connection = Some(session.connection.clone());
-                    return Ok(session.connection);
+        for credentials in self.credentials()? {
+            for address in resolve(&self.target.address).await? {
+                let options = ConnectOptions {
+                    timeout: CONNECT_TIMEOUT,
+                    ..ConnectOptions::new(concat!("optimus ", env!("CARGO_PKG_VERSION")))
+                };
+                match Box::pin(net::connect(address, &credentials, &options)).await {
+                    Ok(session) => {
+                        self.software = Some(session.software);
+                        self.protocol = session.protocol;
+                        self.connection = Some(session.connection.clone());
+                        return Ok(session.connection);
+                    }
+                    Err(error) => failure = Some(error),
                 }
-                Err(error) => failure = Some(refused(&error)),
+            }
+            // A master of before there were admins knows an operator's certificate only.
+            if !matches!(failure, Some(ConnectError::Role { .. })) {
+                break;
             }
         }
-        Err(failure.unwrap_or_else(|| no_address(&self.target.address, "it has none")))
+        let none = || no_address(&self.target.address, "it has none");
+        Err(failure.as_ref().map_or_else(none, refused))
     }
 
-    fn credentials(&self) -> Result<Credentials, Failure> {
+    /// What may be shown to the master, in the order to try it in.
+    fn credentials(&self) -> Result<Vec<Credentials>, Failure> {
         let folder = &self.target.folder;
-        let files = net::pki::find_operator(folder, self.target.user.as_deref())
+        let files = net::pki::find_clients(folder, self.target.user.as_deref())
             .map_err(|error| no_certificate(folder, &error.to_string()))?;
-        Credentials::load(&files, Role::Operator, clock::wall()).map_err(|error| {
-            let message = error.to_string();
-            let (message, hint) = message.split_once("; ").unwrap_or((
-                &message,
-                "make one with `optimus cert issue operator NAME`, or name the folder with \
-                 --tls-dir",
-            ));
-            Failure::new(Exit::NotAllowed, message, hint)
-        })
+        let mut usable = Vec::new();
+        for files in files {
+            match Credentials::load_client(&files, clock::wall()) {
+                Ok(credentials) => usable.push(credentials),
+                // What is there and cannot be used is told, not passed over for a lesser one.
+                Err(error) if usable.is_empty() => return Err(unusable(&error.to_string())),
+                Err(_) => {}
+            }
+        }
+        Ok(usable)
     }
 
     /// Says goodbye, so that the master need not wait for silence.
@@ -262,6 +311,49 @@ impl Master {
             // Nothing is left to be done where the peer is gone.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
         }
+    }
+}
+
+/// The first protocol with this request.
+const fn first_protocol(call: &Call) -> u16 {
+    match call {
+        Call::Certificate(_)
+        | Call::Change(
+            Change::NodeCordon { .. }
+            | Change::NodeDrain { .. }
+            | Change::NodeUndrain { .. }
+            | Change::Gpu { .. },
+        )
+        | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
+            model::nodes::PROTOCOL_OF_NODES
+        }
+        Call::Change(Change::SubmitWith { .. }) | Call::Read(Read::JobMore { .. }) => {
+            PROTOCOL_OF_MORE
+        }
+        Call::Change(
+            Change::Submit { .. }
+            | Change::Cancel { .. }
+            | Change::Pause { .. }
+            | Change::Resume { .. }
+            | Change::Checkpoint { .. }
+            | Change::Resize { .. }
+            | Change::Unpin { .. }
+            | Change::Update { .. }
+            | Change::NodeLost { .. },
+        )
+        | Call::Read(
+            Read::Jobs
+            | Read::Job { .. }
+            | Read::Why { .. }
+            | Read::Events { .. }
+            | Read::Rounds { .. }
+            | Read::Round { .. }
+            | Read::Nodes
+            | Read::Node { .. }
+            | Read::Status
+            | Read::Log { .. }
+            | Read::Snapshot,
+        ) => 1,
     }
 }
 
@@ -281,6 +373,14 @@ pub(crate) fn unexpected(answer: &Answer) -> Failure {
         format!("the master answered something else: {shown}"),
         "compare the versions with `optimus version`",
     )
+}
+
+fn unusable(message: &str) -> Failure {
+    let (message, hint) = message.split_once("; ").unwrap_or((
+        message,
+        "make one with `optimus cert issue operator NAME`, or name the folder with --tls-dir",
+    ));
+    Failure::new(Exit::NotAllowed, message, hint)
 }
 
 fn no_certificate(folder: &Path, reason: &str) -> Failure {
@@ -317,9 +417,10 @@ fn refused(error: &ConnectError) -> Failure {
         ConnectError::CertificateRefused { .. } | ConnectError::NotTheMaster { .. } => {
             (Exit::NotAllowed, "use the certificates of this master's cluster, see --tls-dir")
         }
-        ConnectError::Role { .. } => {
-            (Exit::NotAllowed, "use an operator's certificate: `optimus cert issue operator NAME`")
-        }
+        ConnectError::Role { .. } => (
+            Exit::NotAllowed,
+            "use a certificate of a user, operator or admin: `optimus cert issue operator NAME`",
+        ),
         ConnectError::Version { .. } => {
             (Exit::Unavailable, "use the `optimus` of the master's release")
         }

@@ -2,7 +2,10 @@
 //! strings, times RFC 3339 UTC, durations seconds, sizes bytes, CPUs decimals. The recorded
 //! examples in `tests/golden` hold it.
 
+pub(crate) mod access;
+pub(crate) mod certificate;
 pub(crate) mod detail;
+pub(crate) mod gpu;
 pub(crate) mod job;
 pub(crate) mod node;
 pub(crate) mod round;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::access::Rank;
 use model::agent::{Heartbeat, Introduction, RateReport};
 use model::client::Change;
 use model::nodes::NodeNotes;
@@ -59,6 +60,8 @@ pub enum Event {
         request: RequestKey,
         /// Who asks: the name in the client's certificate.
         user: String,
+        /// What its role entitles to.
+        rank: Rank,
         dry_run: bool,
         reason: Option<String>,
         change: Box<Change>,

@@ -7,17 +7,22 @@
 //! changes its phase in `job/phase.rs` alone. What is kept is in `record.rs`, how it is taken up
 //! again in `restore.rs`.
 
+mod access;
 mod apply;
 mod budget;
 mod change;
 pub mod command;
 mod desired;
+pub mod doctor;
 pub mod event;
 mod explain;
+mod gpu;
 mod invariants;
 pub mod job;
 mod node;
+mod node_more;
 mod node_notes;
+mod ops;
 pub mod ports;
 pub mod record;
 mod restore;
@@ -35,8 +40,10 @@ mod view;
 mod view_cluster;
 mod warm;
 
+pub use access::HIDDEN;
 pub use command::{Command, Publish};
 pub use event::{Event, Now, Published, Refused, RequestKey, SessionId};
+pub use gpu::{GpuRules, Xids};
 pub use record::{Key, Record, Write};
 pub use restore::RestoreError;
 pub use settings::Settings;

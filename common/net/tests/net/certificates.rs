@@ -179,6 +179,7 @@ fn one_machine_is_prepared_once_and_renewed_in_time() {
         (&first.master, Role::Master),
         (&first.agent, Role::Agent),
         (&first.operator, Role::Operator),
+        (first.admin.as_ref().unwrap(), Role::Admin),
     ] {
         load(files, role).unwrap();
     }
@@ -190,23 +191,43 @@ fn one_machine_is_prepared_once_and_renewed_in_time() {
     // A machine that was given its certificates, but not the CA's key.
     fs::remove_file(pki.join("ca.key")).unwrap();
     prepare(later);
+    // One of before there were admins goes on without one.
+    fs::remove_file(&first.admin.as_ref().unwrap().certificate).unwrap();
+    assert_eq!(prepare(later).admin, None);
     fs::remove_file(&first.operator.certificate).unwrap();
     let error = pki::prepare(&pki, "home", "host-1", "ada", later).unwrap_err();
     assert!(error.to_string().contains("ca.key"), "{error}");
 }
 
 #[test]
-fn an_operator_s_certificate_is_found() {
+fn a_client_s_certificates_are_found() {
     let world = World::new();
-    let find = |user| pki::find_operator(world.path(), user);
+    let find = |user| pki::find_clients(world.path(), user);
     let none = find(Some("ada")).unwrap_err();
     assert!(none.to_string().contains("cert issue"), "{none}");
     let ada = world.issue(Role::Operator, "ada");
-    assert_eq!(find(Some("root")).unwrap(), ada, "the only one");
+    assert_eq!(find(Some("root")).unwrap(), [ada.clone()], "the only one");
     let bob = world.issue(Role::Operator, "bob");
-    assert_eq!(find(Some("bob")).unwrap(), bob);
+    assert_eq!(find(Some("bob")).unwrap(), [bob.clone()]);
     let several = find(None).unwrap_err().to_string();
     assert!(several.contains("operator-ada, operator-bob"), "{several}");
+    // What may do most comes first; what is named for the user before what is not.
+    let user = world.issue(Role::User, "bob");
+    let admin = world.issue(Role::Admin, "eve");
+    assert_eq!(find(Some("bob")).unwrap(), [bob, user.clone()]);
+    assert_eq!(find(None).unwrap(), [admin, user], "the only one of each role");
     fs::copy(&ada.certificate, world.path().join("operator.pem")).unwrap();
-    assert!(find(Some("bob")).unwrap().certificate.ends_with("operator.pem"));
+    assert!(find(Some("bob")).unwrap()[0].certificate.ends_with("operator.pem"));
+}
+
+#[test]
+fn a_client_s_role_is_what_its_certificate_says() {
+    let world = World::new();
+    for role in Role::CLIENTS {
+        let files = world.issue(role, "ada");
+        assert_eq!(Credentials::load_client(&files, now()).unwrap().identity().role, role);
+    }
+    let agent = world.issue(Role::Agent, "n1");
+    let error = Credentials::load_client(&agent, now()).unwrap_err();
+    assert!(matches!(error, PkiError::WrongRole { .. }), "{error}");
 }

@@ -124,6 +124,7 @@ impl World {
         self.master(Event::Change {
             request: control::RequestKey(self.requests_made),
             user: "sim".to_owned(),
+            rank: model::access::Rank::Operator,
             dry_run: false,
             reason: None,
             change,

@@ -171,7 +171,8 @@ impl World {
             self.watch.asked.insert(request.0, change.clone());
         }
         let user = "op".to_owned();
-        self.master(Event::Change { request, user, dry_run, reason: None, change: change.into() });
+        let (rank, change) = (model::access::Rank::Operator, change.into());
+        self.master(Event::Change { request, user, rank, dry_run, reason: None, change });
     }
 
     /// The owner of a job submits it again under the same request id.

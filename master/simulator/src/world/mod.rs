@@ -464,6 +464,7 @@ impl World {
         self.master(Event::Change {
             request: RequestKey(self.requests_made),
             user: "sim".to_owned(),
+            rank: model::access::Rank::Operator,
             dry_run: false,
             reason: None,
             change: Box::new(Change::Submit { spec, request_id }),
