@@ -8,6 +8,7 @@ pub mod guest;
 pub mod hdfs;
 pub mod hosts;
 pub mod jobs;
+pub mod nvml;
 pub mod process;
 pub mod setup;
 pub mod wait;

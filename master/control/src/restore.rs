@@ -175,6 +175,7 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            closed: BTreeSet::new(),
             gpus: crate::gpu::Gpus::default(),
             draining: BTreeSet::new(),
             speeds: BTreeMap::new(),

@@ -42,7 +42,8 @@ pub struct Control {
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) gpus: crate::gpu::Gpus,
-    /// Nodes that jobs are leaving.
+    /// Nodes that take no new tasks, and those of them that jobs are leaving.
+    pub(crate) closed: BTreeSet<NodeId>,
     pub(crate) draining: BTreeSet<NodeId>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,

@@ -168,6 +168,13 @@ fn a_bundle_enrols_once() {
     assert_eq!(serial(&wallet, None), signed.serial);
     assert_ne!(signed.serial, enrolled);
 
+    // Places that are configured and stay empty are no fault.
+    let empty = TlsFiles::in_folder(&world.path().join("nothing"), Role::Agent, "n1");
+    let fresh = Wallet::new(world.path().join("fresh"), Role::Agent);
+    assert_eq!(fresh.enrol(&bundle, Some(&empty), now()).unwrap(), Some(identity()));
+    let chosen = fresh.choose(Some(&empty), now()).unwrap();
+    assert!(chosen.faults.is_empty(), "{:?}", chosen.faults);
+
     // Of another role, or too late: named with the file.
     let fresh = Wallet::new(world.path().join("other"), Role::Master);
     let error = fresh.enrol(&bundle, None, now()).unwrap_err().to_string();

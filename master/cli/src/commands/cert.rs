@@ -210,9 +210,11 @@ fn local(
 
 /// `expires-soon` and so on, and the sentence beside it.
 fn judged(not_after: SystemTime, revoked: bool, now: SystemTime) -> (&'static str, String) {
+    if revoked {
+        return ("REVOKED", "it is refused".to_owned());
+    }
     let words = ending_words(not_after, now);
     match Ending::of(not_after, now) {
-        _ if revoked => ("REVOKED", "it is refused".to_owned()),
         Some(Ending::Over) => ("EXPIRED", words),
         Some(Ending::Day) => ("ENDS-IN-1-DAY", words),
         Some(Ending::Week) => ("ENDS-IN-7-DAYS", words),
