@@ -22,7 +22,7 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         world.submit(&file)?;
     }
     world.all_train()?;
-    let tasks = world.tasks();
+    let tasks = world.site.tasks();
     let hosts = |job: &str| {
         let mut hosts: Vec<_> =
             tasks.iter().filter(|t| t.job() == job).map(|t| t.host.as_str()).collect();
