@@ -97,17 +97,21 @@ fn is_shared_by_group(path: &Path) -> bool {
 
 /// Runs a small program on a path as the tasks' user.
 fn run_as(user: &TaskUser, program: &[&str], path: &Path) -> Result<(), String> {
-    let output = Command::new(program[0])
+    let child = Command::new(program[0])
         .args(&program[1..])
         .arg(path)
         .env_clear()
         .env("LC_ALL", "C")
         .current_dir("/")
         .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .uid(user.uid.as_raw())
         .gid(user.gid.as_raw())
-        .output()
+        .spawn()
         .map_err(|error| error.to_string())?;
+    user.settle(Some(child.id()));
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());
     }
@@ -154,7 +158,7 @@ mod tests {
         let (uid, gid) =
             if own.is_root() { (nobody.uid, nobody.gid) } else { (own, Gid::current()) };
         let home = PathBuf::from("/");
-        TaskUser { name: "nobody".to_owned(), uid, gid, home, switch: own.is_root() }
+        TaskUser { name: "nobody".to_owned(), uid, gid, home, switch: own.is_root(), helpers: None }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod binaries;
 pub mod cluster;
+pub mod guest;
 pub mod hdfs;
 pub mod hosts;
 pub mod jobs;

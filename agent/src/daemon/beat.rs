@@ -72,6 +72,8 @@ impl Agent {
     pub(super) fn node_notes(&self) -> NodeNotes {
         let mut notes = NodeNotes::default();
         self.tell_ports(&mut notes);
+        self.tell_isolated(&mut notes);
+        self.note_gpus(&mut notes);
         notes
     }
 

@@ -8,7 +8,9 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod gpus;
 mod guard;
+mod isolated;
 mod live;
 mod order;
 mod reader;
@@ -22,10 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::agent::Desired;
+use model::nodes::Isolation;
 use model::notes::Extras;
 use model::{BootId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
+use crate::cgroup::Tree;
 use crate::clock;
 use crate::config::Settings;
 use crate::gateway::Gateway;
@@ -91,6 +95,10 @@ pub(crate) struct Agent {
     reports_dropped: u64,
     systemd: Systemd,
     forks: forks::Forks,
+    /// Where control groups are made; none where there are none.
+    tree: Option<Tree>,
+    isolation: Isolation,
+    isolated: isolated::Isolated,
     due: Due,
 }
 
@@ -136,6 +144,7 @@ impl Agent {
         }
         self.systemd.stopping();
         self.save(clock::now());
+        self.prune_groups();
     }
 
     /// Waits for the next event or deadline, and takes the events that are there.
@@ -176,8 +185,16 @@ impl Agent {
         }
         self.save(clock::now());
         self.guard.filter().settle().await;
+        self.prune_groups();
         let left = self.living();
         if left.is_empty() { Ok(u32::try_from(before).unwrap_or(u32::MAX)) } else { Err(left) }
+    }
+
+    /// Whoever removes the agent finds nothing of it in the machine's tree.
+    fn prune_groups(&self) {
+        if let Some(tree) = &self.tree {
+            tree.prune();
+        }
     }
 
     fn living(&self) -> Vec<Mark> {
@@ -209,6 +226,7 @@ impl Agent {
             Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
                 self.orders = orders;
+                self.gpus.leave_judgement(self.orders.judges_gpus);
                 self.admit(now);
                 self.on_desired(desired, now);
                 self.write_assignments(now);
@@ -226,7 +244,7 @@ impl Agent {
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
-            Event::Gpus(reading) => self.gpus.take(reading, now),
+            Event::Gpus(reading) => self.on_gpus(reading, now),
             Event::Rotated => self.rotating = false,
         }
     }
@@ -355,6 +373,7 @@ impl Agent {
             self.watch_logs();
             self.look_at_ports(now);
             self.tend_guard(now);
+            self.watch_memory();
         }
         if self.sockets_due() <= now {
             self.look_at_sockets(now);

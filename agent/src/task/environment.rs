@@ -226,6 +226,7 @@ mod tests {
             gid: Gid::from_raw(65_534),
             home: PathBuf::from("/nonexistent"),
             switch: true,
+            helpers: None,
         };
         let place = Place {
             mark: &mark.parse().unwrap(),

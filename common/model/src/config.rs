@@ -1,6 +1,8 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod gpus;
+mod isolation;
 mod ports;
 
 use std::collections::BTreeMap;
@@ -9,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Fault;
 use crate::units::{DurationMs, cpus_milli, parse_bytes};
+
+pub use gpus::GpuConfig;
 
 /// `master.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +32,7 @@ pub struct MasterConfig {
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
     pub stragglers: StragglerConfig,
+    pub gpus: GpuConfig,
 }
 
 /// `agent.toml`.
@@ -48,6 +53,16 @@ pub struct AgentConfig {
     pub filter: String,
     /// User for tasks where the agent runs as root; the agent's own user elsewhere.
     pub task_user: String,
+    /// Whose tasks they are where the agent runs as root: one of [`TASK_USERS`].
+    pub task_user_from: String,
+    /// Tasks run as no user below this number.
+    pub task_uid_min: u32,
+    /// Folder of the cgroup v2 tree for the groups of tasks; found by the agent where none.
+    pub cgroup_root: Option<String>,
+    /// Whether a task gets no more than its CPUs, also where others are idle.
+    pub cpu_limit: bool,
+    /// Most processes and threads of a task.
+    pub pids_max: u32,
     /// Folder that holds the Python package `optimus`, put on `PYTHONPATH` of each task.
     pub python_package: Option<String>,
     pub beat: DurationMs,
@@ -81,6 +96,9 @@ pub struct TlsConfig {
 
 /// Packet filters: rules that the agent sets through `nft` where it is root, or none.
 pub const FILTERS: [&str; 2] = ["nft", "off"];
+/// Where the user of tasks comes from: `setting` is `task_user`, `submitter` whoever submitted the
+/// job.
+pub const TASK_USERS: [&str; 2] = ["setting", "submitter"];
 
 /// Policies that a daemon can run: those that need no more than its jobs tell.
 pub const POLICIES: [&str; 4] = ["horizon", "optimus", "drf", "tetris"];
@@ -124,6 +142,9 @@ pub struct NodeTimesConfig {
     pub down: DurationMs,
     /// After a start of the master no node is judged for this long.
     pub start_grace: DurationMs,
+    /// Share of all nodes that may fall silent at once and be DOWN, in (0, 1], but always one;
+    /// where more do, the master's own network is taken to have failed. 1 sets no limit.
+    pub down_share_max: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,6 +203,7 @@ impl Default for MasterConfig {
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
             stragglers: StragglerConfig::default(),
+            gpus: GpuConfig::default(),
         }
     }
 }
@@ -196,6 +218,11 @@ impl Default for AgentConfig {
             task_ports: (10_000, 19_999),
             filter: FILTERS[0].to_owned(),
             task_user: "nobody".to_owned(),
+            task_user_from: TASK_USERS[0].to_owned(),
+            task_uid_min: 1000,
+            cgroup_root: None,
+            cpu_limit: true,
+            pids_max: 4096,
             python_package: None,
             beat: DurationMs::seconds(2),
             stop_grace: DurationMs::seconds(10),
@@ -231,6 +258,7 @@ impl Default for NodeTimesConfig {
             suspect: DurationMs::seconds(10),
             down: DurationMs::seconds(60),
             start_grace: DurationMs::seconds(60),
+            down_share_max: 0.34,
         }
     }
 }
@@ -347,6 +375,13 @@ impl MasterConfig {
                 "give 1 to 100",
             ));
         }
+        if !(self.nodes.down_share_max > 0.0 && self.nodes.down_share_max <= 1.0) {
+            faults.push(Fault::new(
+                "nodes.down_share_max",
+                format!("{} is out of range", self.nodes.down_share_max),
+                "give more than 0 and at most 1; 0.34 is usual",
+            ));
+        }
         if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
             faults.push(Fault::new(
                 "stragglers.ratio",
@@ -354,6 +389,7 @@ impl MasterConfig {
                 "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
+        self.gpus.check(&mut faults);
         let (first, last) = self.limits.root_ports;
         if first < 1024 || last < first || last - first < 100 {
             faults.push(Fault::new(
@@ -425,6 +461,7 @@ impl AgentConfig {
                 "name an unprivileged user: a task never runs as root",
             ));
         }
+        isolation::check(self, &mut faults);
         if !(100..=60_000).contains(&self.beat.0) {
             faults.push(Fault::new(
                 "beat",
@@ -474,9 +511,13 @@ mod tests {
             task_ports: (20_000, 20_099),
             filter: "on".to_owned(),
             capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
+            task_user_from: "anyone".to_owned(),
+            task_uid_min: 0,
+            cgroup_root: Some("/sys/fs/cgroup/../..".to_owned()),
+            pids_max: 1,
             ..Default::default()
         };
-        assert_eq!(agent.faults().len(), 6);
+        assert_eq!(agent.faults().len(), 10);
         let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
         assert_eq!(nowhere.faults().len(), 1);
     }

@@ -66,6 +66,10 @@ pub struct GpuNote {
     pub xids: Vec<XidReport>,
     /// Processes with memory of it that are none of our tasks': their pids, at most 16.
     pub strangers: Vec<u32>,
+    /// It has fallen off the bus, or NVML lists it no more: who computed on it does so no longer.
+    pub lost: bool,
+    /// What was asked by [`NodeOrders::gpus_probed`] was done while it was idle, and found nothing.
+    pub probed: bool,
 }
 
 /// An error event of a GPU, by NVIDIA's number.
@@ -135,6 +139,9 @@ pub struct NodeOrders {
     pub gpus_out: Vec<String>,
     /// GPUs to look at anew while they are idle.
     pub gpus_probed: Vec<String>,
+    /// The master judges by what it is told of GPUs; an agent that no such master speaks to takes
+    /// GPUs with memory errors out by itself.
+    pub judges_gpus: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod cert;
+mod gpus;
 mod job;
 mod offline;
 mod simulate;
@@ -18,6 +19,7 @@ pub(crate) use admin::{
 pub(crate) use cert::{
     CertCommand, CertStatusArgs, InitArgs, IssueArgs, Lasting, RevokeArgs, RoleArg, RotateArgs,
 };
+pub(crate) use gpus::NodeGpusArgs;
 pub(crate) use job::{
     CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
     SubmitArgs, UpdateArgs, WaitArgs,
@@ -264,6 +266,7 @@ impl Command {
             Self::Nodes(args) | Self::Status(args) => &args.connect,
             Self::Node(NodeCommand::Show(args)) => &args.read.connect,
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
+            Self::Node(NodeCommand::Gpus(args)) => &args.read.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
             Self::Audit(args) => &args.read.connect,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, Role};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
@@ -174,7 +174,7 @@ impl Master {
     /// The serial number of the certificate that this command shows, where it can be read.
     #[must_use]
     pub(crate) fn serial(&self) -> Option<String> {
-        Some(self.credentials().ok()?.serial().to_owned())
+        Some(self.credentials().ok()?.first()?.serial().to_owned())
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {

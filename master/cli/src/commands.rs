@@ -6,6 +6,7 @@ mod cert;
 mod change;
 mod follow;
 mod forecast;
+mod gpus;
 mod manual;
 mod read;
 mod rotate;
@@ -96,6 +97,7 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Nodes(args) => read::nodes(context, &args).await,
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
+        Command::Node(NodeCommand::Gpus(args)) => gpus::gpus(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),
         Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),

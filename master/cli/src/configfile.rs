@@ -8,9 +8,10 @@ use crate::failure::Located;
 use crate::keys::{Document, Key, Want};
 
 const COUNT: Want = Want::Integer(u32::MAX as u64);
+const COUNTS: Want = Want::Integers(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 37] = [
+pub(crate) const MASTER_KEYS: [Key; 46] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -32,6 +33,7 @@ pub(crate) const MASTER_KEYS: [Key; 37] = [
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
+    Key::optional("nodes.down_share_max", Want::Decimal),
     Key::optional("jobs.start_timeout", Want::Duration),
     Key::optional("jobs.checkpoint_timeout", Want::Duration),
     Key::optional("jobs.stop_grace", Want::Duration),
@@ -48,10 +50,18 @@ pub(crate) const MASTER_KEYS: [Key; 37] = [
     Key::optional("stragglers.windows", COUNT),
     Key::optional("stragglers.ratio", Want::Decimal),
     Key::optional("stragglers.node_flag", Want::Duration),
+    Key::optional("gpus.quiet", Want::Duration),
+    Key::optional("gpus.suspicions_max", COUNT),
+    Key::optional("gpus.out_share", Want::Decimal),
+    Key::optional("gpus.ecc_uncorrected_max", COUNT),
+    Key::optional("gpus.xid_user", COUNTS),
+    Key::optional("gpus.xid_transient", COUNTS),
+    Key::optional("gpus.xid_reset", COUNTS),
+    Key::optional("gpus.xid_hardware", COUNTS),
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 21] = [
+pub(crate) const AGENT_KEYS: [Key; 28] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -59,6 +69,11 @@ pub(crate) const AGENT_KEYS: [Key; 21] = [
     Key::optional("task_ports", Want::Ports),
     Key::optional("filter", Want::Word(&model::config::FILTERS)),
     Key::optional("task_user", Want::Text),
+    Key::optional("task_user_from", Want::Word(&model::config::TASK_USERS)),
+    Key::optional("task_uid_min", COUNT),
+    Key::optional("cgroup_root", Want::Text),
+    Key::optional("cpu_limit", Want::Truth),
+    Key::optional("pids_max", COUNT),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),
     Key::optional("stop_grace", Want::Duration),
@@ -159,6 +174,7 @@ mod tests {
             Want::FreeIntegers => "{ a = 1 }",
             Want::Ports => "[21000, 29999]",
             Want::Truth => "true",
+            Want::Integers(_) => "[7]",
         };
         format!("{} = {value}", key.path)
     }

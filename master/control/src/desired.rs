@@ -94,7 +94,7 @@ impl Control {
 
 impl Control {
     /// What the server itself should know beside its desired set.
-    fn orders_of(&self, _node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
+    fn orders_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
         let jobs = generations.iter().map(|DesiredGeneration { job, generation, .. }| {
             let known = self.job(*job);
             let placement = known.life().filter(|life| life.generation == *generation);
@@ -105,7 +105,12 @@ impl Control {
             let peers = peers.into_iter().collect();
             JobOrders { job: *job, generation: *generation, user, peers }
         });
-        NodeOrders { jobs: jobs.collect(), ..NodeOrders::default() }
+        NodeOrders {
+            jobs: jobs.collect(),
+            gpus_out: self.gpus.out(node),
+            gpus_probed: self.gpus.probed(node),
+            judges_gpus: true,
+        }
     }
 
     /// Where connections of a server's tasks may come from: the address that they bind, and the

@@ -16,13 +16,16 @@ impl Control {
     }
 
     /// The newest notes replace those before.
-    pub(crate) fn on_node_notes(&mut self, id: &NodeId, session: SessionId, notes: NodeNotes) {
+    pub(crate) fn on_node_notes(&mut self, id: &NodeId, session: SessionId, mut notes: NodeNotes) {
+        crate::gpu::clean(&mut notes);
         let Some(node) = self.nodes.get_mut(id).filter(|node| node.session == Some(session)) else {
             self.count("notes of an old connection");
             return;
         };
-        let before = node.notes.replace(notes);
+        let before = node.notes.replace(notes.clone());
+        self.note_rejects(id, &notes);
         self.tell_peers(id, before.as_ref());
+        self.on_gpu_notes(id, before.and_then(|notes| notes.gpu_trouble));
     }
 
     /// Servers that share a job with this one let its tasks in by its addresses.

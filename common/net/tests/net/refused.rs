@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use net::pki::{Existing, Request};
 use net::{
-    Close, ConnectError, ConnectOptions, Credentials, HandshakeError, Lost, ResetKeys, Role,
-    Server, TlsFiles,
+    ConnectError, ConnectOptions, Credentials, HandshakeError, Lost, ResetKeys, Role, Server,
+    TlsFiles,
 };
 
 use crate::raw;

@@ -37,6 +37,8 @@ pub(crate) enum NodeCommand {
     Show(NodeShowArgs),
     /// Say that nodes are gone for good: their tasks are taken as dead
     Lost(NodeLostArgs),
+    /// GPUs with their health; take one out, or let it be probed
+    Gpus(super::NodeGpusArgs),
 }
 
 #[derive(Clone, Debug, Args)]
