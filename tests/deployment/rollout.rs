@@ -121,7 +121,7 @@ impl Rollout {
     pub(crate) fn prepare(site: &Site) -> Result<Self> {
         let rollout = Self {
             inventory: site.folder.join("inventory"),
-            programs: harness::ansible_programs()?,
+            programs: harness::ansible::ready()?,
             binaries: site.folder.join("release-1"),
             upgraded: site.folder.join("release-2"),
         };
