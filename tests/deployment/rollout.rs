@@ -15,7 +15,7 @@ pub(crate) const MASTER: &str = "master";
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// CPUs and memory that each node declares: a host sees all of this machine.
-const NODE_CPUS: f64 = 2.0;
+const NODE_CPUS: f64 = 2.25;
 const NODE_MEMORY: &str = "4GiB";
 
 /// Quick rounds and quick judgements, so that the story is short.

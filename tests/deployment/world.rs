@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use harness::Environment;
 use harness::binaries::checkout;
 use harness::cluster::{rows, tail};
-use harness::hosts::{PYTHON, Plan, Site, Watch};
+use harness::hosts::{HostTask, PYTHON, Plan, Site, Watch};
 use harness::jobs::{Finish, JobFile};
 use harness::process::talk;
 use harness::wait::{self, Clock};
@@ -107,22 +107,28 @@ impl World {
     /// Looks at all jobs: none may have failed, and no step is ever made again from the start.
     pub(crate) fn look(&mut self) -> Result<Vec<Value>> {
         let listing = self.json(&["ps"])?;
-        let found = rows(&listing, "jobs").to_vec();
-        for row in &found {
+        self.judge(&listing)
+    }
+
+    /// The lines of the jobs that are not forgotten.
+    fn judge(&mut self, listing: &Value) -> Result<Vec<Value>> {
+        let mut found = Vec::new();
+        for row in rows(listing, "jobs") {
             let id = row["id"].as_str().context("a job has an id")?.to_owned();
+            if !self.jobs.values().any(|known| *known == id) {
+                continue;
+            }
             let step = row["step"].as_u64().context("a job has a step")?;
             let phase = row["phase"].as_str().unwrap_or_default();
-            ensure!(
-                phase != "FAILED" && phase != "CANCELLED",
-                "{id} is {phase}: {}\n{}",
-                row["reason"],
-                self.run(&["events", &id])?
-            );
+            if phase == "FAILED" || phase == "CANCELLED" {
+                bail!("{id} is {phase}: {}\n{}", row["reason"], self.run(&["events", &id])?);
+            }
             let before = self.steps.insert(id.clone(), step).unwrap_or(0);
             ensure!(
                 step > 0 || before == 0,
                 "{id} was at step {before} and is at step 0 again: {row}"
             );
+            found.push(row.clone());
         }
         Ok(found)
     }
@@ -135,26 +141,27 @@ impl World {
         holds: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
         let id = self.jobs[name].clone();
-        let limit = 2 * MINUTE;
-        let mut last = Value::Null;
-        let waited = wait::until(&format!("{name} {what}"), limit, || {
-            if self.json(&["status"]).is_err() {
-                return Ok(None);
-            }
-            let rows = self.look()?;
-            last = rows.into_iter().find(|row| row["id"] == *id).context("it is gone")?;
-            Ok(holds(&last).then(|| last.clone()))
+        let waited = wait::until(&format!("{name} {what}"), 2 * MINUTE, || {
+            let Ok(listing) = self.json(&["ps"]) else { return Ok(None) };
+            let lines = self.judge(&listing)?;
+            let line = lines.into_iter().find(|row| row["id"] == *id).context("it is gone")?;
+            Ok(holds(&line).then_some(line))
         });
         waited.with_context(|| self.picture(&id))
     }
 
     /// Waits until every job runs and has made some further steps.
     pub(crate) fn all_train(&mut self) -> Result<()> {
-        let names: Vec<_> = self.jobs.keys().cloned().collect();
+        let names = self.names();
+        self.train(&names)
+    }
+
+    /// Waits until these jobs run and have made some further steps.
+    pub(crate) fn train(&mut self, names: &[String]) -> Result<()> {
         for name in names {
-            let shown = self.wait_job(&name, "to run", |row| row["phase"] == "RUNNING")?;
+            let shown = self.wait_job(name, "to run", |row| row["phase"] == "RUNNING")?;
             let first = shown["step"].as_u64().unwrap_or(0);
-            self.wait_job(&name, "to make steps", |row| {
+            self.wait_job(name, "to make steps", |row| {
                 row["phase"] == "RUNNING" && row["step"].as_u64() >= Some(first + 3)
             })?;
         }
@@ -191,12 +198,21 @@ impl World {
         Ok(worker.with_context(|| format!("{name} has no worker: {tasks:?}"))?.host.clone())
     }
 
-    /// Faults of each job that were told of.
-    pub(crate) fn faults(&self) -> Result<BTreeMap<String, usize>> {
-        self.jobs
-            .keys()
-            .map(|name| Ok((name.clone(), rows(&self.show(name)?, "faults").len())))
-            .collect()
+    /// Faults of each of these jobs that were told of.
+    pub(crate) fn faults(&self, names: &[String]) -> Result<Vec<usize>> {
+        names.iter().map(|name| Ok(rows(&self.show(name)?, "faults").len())).collect()
+    }
+
+    /// The training processes of these jobs.
+    pub(crate) fn tasks_of(&self, names: &[String]) -> Vec<HostTask> {
+        let ids: Vec<_> = names.iter().map(|name| self.jobs[name].as_str()).collect();
+        let mut tasks = self.site.tasks();
+        tasks.retain(|task| ids.contains(&task.job()));
+        tasks
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.jobs.keys().cloned().collect()
     }
 
     /// A job that has come to its end is asked for nothing more.
@@ -256,7 +272,7 @@ impl World {
     /// Lets the jobs end, and judges them.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let rows = self.look()?;
-        let names: Vec<_> = self.jobs.keys().cloned().collect();
+        let names = self.names();
         for name in &names {
             let row = rows.iter().find(|row| row["id"] == *self.jobs[name]);
             let epoch = row.and_then(|row| row["epoch"].as_u64()).unwrap_or(0);

@@ -14,14 +14,14 @@ pub(crate) fn unnoticed(
     world: &mut World,
     deed: impl FnOnce(&mut World) -> Result<()>,
 ) -> Result<()> {
-    let before = world.site.tasks();
-    let faults = world.faults()?;
+    let names = world.names();
+    let (before, faults) = (world.tasks_of(&names), world.faults(&names)?);
     deed(world)?;
     world.wait_all_up()?;
-    world.all_train()?;
-    let after = world.site.tasks();
+    world.train(&names)?;
+    let after = world.tasks_of(&names);
     ensure!(after == before, "tasks changed from {before:#?} to {after:#?}");
-    ensure!(world.faults()? == faults, "a fault was told of: {:?}", world.faults()?);
+    ensure!(world.faults(&names)? == faults, "a fault of {names:?} was told of");
     Ok(())
 }
 

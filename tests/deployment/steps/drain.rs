@@ -10,7 +10,8 @@ pub(crate) fn drains(world: &mut World) -> Result<()> {
     let node = world.node_of(CNN)?;
     let refused = world.operator.refused(&world.site, &["node", "drain", &node, "--yes"])?;
     ensure!(refused.contains("--reason"), "a drain without a reason: {refused}");
-    let faults = world.faults()?;
+    let names = world.names();
+    let faults = world.faults(&names)?;
     let args = ["node", "drain", &node, "--reason", "a new fan", "--deadline", "2m", "--yes"];
     world.run(&args)?;
     let line = world.wait_node(&node, "schedulability", "DRAINED")?;
@@ -27,7 +28,7 @@ pub(crate) fn drains(world: &mut World) -> Result<()> {
         let why = world.json(&["why", id])?;
         ensure!(!why["decision"].as_str().unwrap_or_default().is_empty(), "why says {why}");
     }
-    ensure!(world.faults()? == faults, "a drain is no fault: {:?}", world.faults()?);
+    ensure!(world.faults(&names)? == faults, "a drain is no fault of {names:?}");
     world.run(&["node", "undrain", &node])?;
     world.wait_node(&node, "schedulability", "OPEN")?;
     world.all_train()?;

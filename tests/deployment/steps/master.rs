@@ -1,11 +1,12 @@
 //! A master that restarts or dies: nobody notices but who asks it just then.
 
 use anyhow::{Result, ensure};
+use harness::cluster::rows;
 use harness::wait;
 
 use super::agents::unnoticed;
 use crate::rollout::{MASTER, NODES};
-use crate::world::{MINUTE, World};
+use crate::world::{MINUTE, World, extra_job};
 
 /// An orderly restart, and a kill that systemd answers with a new start.
 pub(crate) fn restarts(world: &mut World) -> Result<()> {
@@ -38,7 +39,7 @@ pub(crate) fn restarts(world: &mut World) -> Result<()> {
 
 /// A job that ends while there is no master: told once when there is one again.
 pub(crate) fn job_ends_meanwhile(world: &mut World) -> Result<()> {
-    let job = world.submit(&crate::world::extra_job("brief", "keep"))?;
+    let job = world.submit(&extra_job("brief", "keep"))?;
     world.wait_job("brief", "to run", |row| {
         row["phase"] == "RUNNING" && row["step"].as_u64() > Some(0)
     })?;
@@ -51,10 +52,7 @@ pub(crate) fn job_ends_meanwhile(world: &mut World) -> Result<()> {
     world.wait_all_up()?;
     world.wait_job("brief", "to complete", |row| row["phase"] == "COMPLETED")?;
     let told = world.json(&["events", &job])?;
-    let ends = harness::cluster::rows(&told, "events")
-        .iter()
-        .filter(|event| event["kind"] == "completed")
-        .count();
+    let ends = rows(&told, "events").iter().filter(|event| event["kind"] == "completed").count();
     ensure!(ends == 1, "its end was told {ends} times: {told}");
     world.forget("brief");
     Ok(())
