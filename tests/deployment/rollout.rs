@@ -128,9 +128,14 @@ impl Rollout {
         release(&rollout.binaries, "")?;
         release(&rollout.upgraded, "the next release")?;
         fs::create_dir(&rollout.inventory)?;
-        let hosts = serde_json::to_string_pretty(&inventory(site, &rollout.binaries))?;
-        fs::write(rollout.inventory.join("hosts.yml"), hosts)?;
+        rollout.write_inventory(site)?;
         Ok(rollout)
+    }
+
+    /// Writes the hosts with the addresses that they have now.
+    pub(crate) fn write_inventory(&self, site: &Site) -> Result<()> {
+        let hosts = serde_json::to_string_pretty(&inventory(site, &self.binaries))?;
+        fs::write(self.inventory.join("hosts.yml"), hosts).context("cannot write the inventory")
     }
 
     /// The folder of the CA and of the certificates.

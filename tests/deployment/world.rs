@@ -346,7 +346,8 @@ fn spread(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, (squares / (count - 1.0)).sqrt()))
 }
 
-fn copy_scripts(site: &Site, node: &str) -> Result<()> {
+/// What the jobs run, as a share of home folders would hold it.
+pub(crate) fn copy_scripts(site: &Site, node: &str) -> Result<()> {
     let to = site.host(node).root().join(SCRIPTS.trim_start_matches('/'));
     fs::create_dir_all(&to)?;
     let examples = checkout().join("agent/python/examples");

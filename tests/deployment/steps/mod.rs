@@ -7,4 +7,5 @@ pub(crate) mod master;
 pub(crate) mod network;
 pub(crate) mod policies;
 pub(crate) mod power;
+pub(crate) mod rebuilt;
 pub(crate) mod rollout;
