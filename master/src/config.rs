@@ -78,6 +78,7 @@ fn known() -> Table {
     let config = MasterConfig {
         state_dir: text.clone(),
         hadoop_conf_dir: text.clone(),
+        store_key: text.clone(),
         tls: TlsConfig { ca: text.clone(), certificate: text.clone(), key: text },
         ..MasterConfig::default()
     };
@@ -154,6 +155,8 @@ pub(crate) struct Environment {
     pub(crate) state_home: Option<PathBuf>,
     pub(crate) user: Option<String>,
     pub(crate) log: Option<String>,
+    /// Where systemd puts what LoadCredential names.
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 impl Environment {
@@ -169,6 +172,7 @@ impl Environment {
             state_home: folder("XDG_STATE_HOME"),
             user: text("USER"),
             log: text("OPTIMUS_LOG"),
+            credentials: folder("CREDENTIALS_DIRECTORY"),
         }
     }
 

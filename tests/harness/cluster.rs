@@ -211,6 +211,7 @@ impl Cluster {
         let folder = self.folder.join("pki").display().to_string();
         self.run(["cert", "init", "--dir", &folder, "--cluster", "loopback"])?;
         self.run(["cert", "issue", "operator", "operator", "--dir", &folder])?;
+        self.run(["cert", "issue", "admin", "operator", "--dir", &folder])?;
         for node in &options.nodes {
             self.run(["cert", "issue", "agent", &node.name, "--dir", &folder])?;
         }

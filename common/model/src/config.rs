@@ -20,6 +20,9 @@ pub struct MasterConfig {
     pub state_dir: Option<String>,
     /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
     pub hadoop_conf_dir: Option<String>,
+    /// File of the key that the store is sealed with; the default is the systemd credential
+    /// `store-key`, and without either it is not sealed.
+    pub store_key: Option<String>,
     pub tls: TlsConfig,
     pub rounds: RoundConfig,
     pub nodes: NodeTimesConfig,
@@ -161,6 +164,7 @@ impl Default for MasterConfig {
             listen: "127.0.0.1:7600".to_owned(),
             state_dir: None,
             hadoop_conf_dir: None,
+            store_key: None,
             tls: TlsConfig::default(),
             rounds: RoundConfig::default(),
             nodes: NodeTimesConfig::default(),

@@ -10,11 +10,12 @@ use crate::keys::{Document, Key, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 35] = [
+pub(crate) const MASTER_KEYS: [Key; 36] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("hadoop_conf_dir", Want::Text),
+    Key::optional("store_key", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
