@@ -8,10 +8,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use model::config::{AgentConfig, TlsConfig};
+use model::config::{AgentConfig, TASK_USERS, TlsConfig};
 use model::units::{cpus_milli, parse_bytes};
 use nix::unistd::{Gid, Uid, User, geteuid};
 use storage::HdfsSettings;
+
+use crate::cgroup::{Group, GroupSettings};
 
 /// Where the configuration is looked for where no `--config` is given.
 const CONFIG_PATH: &str = "/etc/optimus/agent.toml";
@@ -23,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) master: SocketAddr,
     pub(crate) state_dir: PathBuf,
     pub(crate) task_address: String,
+    /// First and last port of tasks, but for PS schedulers.
+    pub(crate) task_ports: (u16, u16),
+    /// Whether only peers may reach the ports of tasks.
+    pub(crate) filters: bool,
     pub(crate) user: TaskUser,
     /// Folder to put on `PYTHONPATH`, which holds the package `optimus`.
     pub(crate) python_package: Option<PathBuf>,
@@ -37,6 +43,10 @@ pub(crate) struct Settings {
     pub(crate) hadoop_conf_dir: Option<PathBuf>,
     pub(crate) tls: TlsConfig,
     pub(crate) capacity: Override,
+    pub(crate) groups: GroupSettings,
+    /// Tasks run as whoever submitted their job, not as `user`.
+    pub(crate) as_submitter: bool,
+    pub(crate) uid_min: u32,
 }
 
 /// What the operator says that the node has.
@@ -57,6 +67,23 @@ pub(crate) struct TaskUser {
     pub(crate) home: PathBuf,
     /// Whether the agent is root and its tasks become this user.
     pub(crate) switch: bool,
+    /// Where short programs run that the agent starts with his rights.
+    pub(crate) helpers: Option<Group>,
+}
+
+impl TaskUser {
+    /// Takes such a program out of the agent's own group: one that hangs on a dead file system
+    /// would else hold up a restart of the agent's service.
+    pub(crate) fn settle(&self, pid: Option<u32>) {
+        let (Some(group), Some(pid)) = (&self.helpers, pid.and_then(|pid| pid.try_into().ok()))
+        else {
+            return;
+        };
+        // Made anew where the unit that it lay in was restarted.
+        if let Err(error) = fs::create_dir_all(group.path()).and_then(|()| group.take(pid)) {
+            tracing::debug!(pid, %error, "a program stays in the agent's own group, or has ended");
+        }
+    }
 }
 
 /// Reads and checks the settings.
@@ -90,11 +117,20 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         named: config.capacity.named.clone(),
     };
     Ok(Settings {
-        user: task_user(&config.task_user)?,
+        user: task_user(&config.task_user, config.task_uid_min)?,
+        as_submitter: geteuid().is_root() && config.task_user_from == TASK_USERS[1],
+        uid_min: config.task_uid_min,
+        groups: GroupSettings {
+            root: config.cgroup_root.map(PathBuf::from),
+            cpu_limit: config.cpu_limit,
+            pids_max: u64::from(config.pids_max),
+        },
         name: config.name,
         master: config.master.parse().context("master")?,
         state_dir,
         task_address: config.task_address,
+        task_ports: config.task_ports,
+        filters: config.filter != "off",
         python_package: config.python_package.map(PathBuf::from).or_else(installed_package),
         beat_ms: config.beat.0,
         stop_grace_ms: config.stop_grace.0,
@@ -102,7 +138,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
         spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
         hadoop_conf_dir: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?.conf_dir,
-        tls: config.tls,
+        tls: TlsConfig { enrolment: config.tls.enrolment.or_else(handed_over), ..config.tls },
         capacity,
     })
 }
@@ -132,6 +168,17 @@ pub(crate) fn log_filter() -> String {
     variable("OPTIMUS_LOG").unwrap_or_else(|| "info".to_owned())
 }
 
+/// The bundle that systemd hands over by `LoadCredential`, where it does.
+fn handed_over() -> Option<String> {
+    let path = PathBuf::from(variable("CREDENTIALS_DIRECTORY")?).join("enrolment");
+    path.exists().then(|| path.display().to_string())
+}
+
+/// What the agent that started this process wants it to become; see [`crate::task::launcher`].
+pub(crate) fn launch_orders() -> Option<String> {
+    variable(crate::task::launcher::VARIABLE)
+}
+
 fn default_state_dir() -> Result<PathBuf> {
     if geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/optimus/agent"));
@@ -153,7 +200,7 @@ fn installed_package() -> Option<PathBuf> {
 }
 
 /// Resolves the user of tasks: the configured one for an agent that is root, else the agent's.
-fn task_user(name: &str) -> Result<TaskUser> {
+fn task_user(name: &str, uid_min: u32) -> Result<TaskUser> {
     let own = geteuid();
     let switch = own.is_root();
     let found = if switch { User::from_name(name) } else { User::from_uid(own) };
@@ -165,13 +212,81 @@ fn task_user(name: &str) -> Result<TaskUser> {
             // A container's bare uid has no entry, yet it can run tasks.
             let home = variable("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
             let name = own.to_string();
-            return Ok(TaskUser { name, uid: own, gid: nix::unistd::getegid(), home, switch });
+            return Ok(TaskUser {
+                name,
+                uid: own,
+                gid: nix::unistd::getegid(),
+                home,
+                switch,
+                helpers: None,
+            });
         }
     };
     if user.uid.is_root() {
         bail!("task_user: {name:?} is root; name an unprivileged user");
     }
-    Ok(TaskUser { name: user.name, uid: user.uid, gid: user.gid, home: user.dir, switch })
+    if switch && user.uid.as_raw() < uid_min {
+        bail!(
+            "task_user: {name:?} has the number {}, below task_uid_min, {uid_min}; \
+             name another user, or lower that",
+            user.uid
+        );
+    }
+    Ok(TaskUser {
+        name: user.name,
+        uid: user.uid,
+        gid: user.gid,
+        home: user.dir,
+        switch,
+        helpers: None,
+    })
+}
+
+/// The user of this machine who bears a submitter's name.
+///
+/// # Errors
+/// Where there is none, or he may not run tasks; says why and what to do.
+pub(crate) fn submitter(name: &str, uid_min: u32) -> Result<TaskUser, String> {
+    let found = User::from_name(name)
+        .map_err(|error| format!("cannot read the user database for {name:?}: {error}"))?;
+    let Some(user) = found else {
+        return Err(format!("there is no user {name:?} here; create him, or set task_user_from"));
+    };
+    if user.uid.is_root() || user.gid.as_raw() == 0 || user.uid.as_raw() < uid_min {
+        let uid = user.uid;
+        return Err(format!(
+            "user {name:?} has the number {uid}, and no task runs as root or below task_uid_min, \
+             {uid_min}"
+        ));
+    }
+    Ok(TaskUser {
+        name: user.name,
+        uid: user.uid,
+        gid: user.gid,
+        home: user.dir,
+        switch: true,
+        helpers: None,
+    })
+}
+
+/// The user of a number, whom an earlier life of the agent has looked up by name.
+pub(crate) fn user_of(uid: u32, gid: u32) -> TaskUser {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let switch = geteuid().is_root();
+    match User::from_uid(uid) {
+        Ok(Some(user)) => {
+            TaskUser { name: user.name, uid, gid, home: user.dir, switch, helpers: None }
+        }
+        // Removed meanwhile; his tasks still are his.
+        Ok(None) | Err(_) => TaskUser {
+            name: uid.to_string(),
+            uid,
+            gid,
+            home: PathBuf::from("/"),
+            switch,
+            helpers: None,
+        },
+    }
 }
 
 /// The certificate files: as configured, or `<parent of state_dir>/pki/{ca.pem, agent-<name>.*}`.

@@ -209,6 +209,7 @@ async fn scan(wanted: &Wanted) -> Result<Vec<u8>, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let cannot = |error| cannot_run(&program, user, error);
     let mut child = command.spawn().map_err(cannot)?;
+    user.settle(child.id());
     let output = child.stdout.take().expect("it is piped");
     let errors = child.stderr.take().expect("it is piped");
     let (text, words) = tokio::join!(all(output, INDEX_BYTES_MAX + 1), all(errors, 64 << 10));

@@ -5,9 +5,10 @@
 //! (temporary file, fsync, rename, fsync of the folder): a task's intent is there before the
 //! task is spawned, its pid, start time and boot id right after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +43,19 @@ pub(crate) struct Ledger {
     pub(crate) obeyed: Revision,
     #[serde(with = "as_list")]
     pub(crate) generations: BTreeMap<Key, Held>,
+    /// Ports that tasks listen at, each until its task is proved gone.
+    #[serde(default)]
+    pub(crate) ports: BTreeMap<SocketAddr, PortHeld>,
+}
+
+/// Whose port it is, and who may reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PortHeld {
+    pub(crate) key: Key,
+    pub(crate) task: Task,
+    /// Addresses of servers with tasks of the generation; none where no master has said them, and
+    /// then anyone may.
+    pub(crate) peers: Option<BTreeSet<IpAddr>>,
 }
 
 /// A generation of which this node holds tasks, dead ones included.
@@ -304,11 +318,15 @@ mod tests {
             tasks: tasks.into_iter().collect(),
         };
         let key = Key { job: JobId(7), generation: Generation(2) };
+        let at = "10.0.0.7:10001".parse().unwrap();
+        let peers = Some(["10.0.0.7".parse().unwrap()].into());
+        let port = PortHeld { key, task: Task::SCHEDULER, peers };
         Ledger {
             node: Some("n1".parse().unwrap()),
             incarnation: Incarnation(3),
             obeyed: Revision((1 << 32) + 9),
             generations: [(key, held)].into_iter().collect(),
+            ports: [(at, port)].into_iter().collect(),
         }
     }
 

@@ -189,6 +189,13 @@ impl Census {
         Self { seen }
     }
 
+    /// Counts processes as a task's, whatever their environment says: those of its control group.
+    pub(crate) fn claim(&mut self, mark: &Mark, pids: &[i32]) {
+        for seen in self.seen.iter_mut().filter(|seen| pids.contains(&seen.process.pid)) {
+            seen.mark = Some(mark.clone());
+        }
+    }
+
     /// Living processes of a task: those that carry its mark, those of its process group where
     /// that group is proved to be the task's, and the descendants of both.
     pub(crate) fn of_task(&self, mark: &Mark, group: Option<i32>) -> Vec<&Process> {

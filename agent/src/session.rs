@@ -1,6 +1,5 @@
 //! The connection to the master: made again whenever it is lost, for as long as the daemon runs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +7,13 @@ use model::NodeId;
 use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, RateReport, ToAgent};
 use model::nodes::{NodeNotes, NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, Notes, PROTOCOL_OF_NOTES};
-use net::{
-    Close, ConnectOptions, Connection, Credentials, FrameError, Lost, Role, Session, TlsFiles,
-};
+use net::{Close, ConnectOptions, Connection, FrameError, Lost, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::certificates::Certificates;
 use crate::clock;
-use crate::config::{self, Settings};
+use crate::config::Settings;
 use crate::daemon::Event;
 
 const BACKOFF_MS_MIN: u64 = 250;
@@ -45,20 +43,12 @@ pub(crate) struct Beat {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) settings: Arc<Settings>,
+    pub(crate) certificates: Arc<Certificates>,
     pub(crate) node: NodeId,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) heartbeats: watch::Receiver<Option<Beat>>,
     /// Becomes true when the daemon ends.
     pub(crate) stop: watch::Receiver<bool>,
-}
-
-/// Reads the certificate files as they are now: a renewed one is used from the next connection.
-///
-/// # Errors
-/// Where they are not there or a peer would refuse them; names the file and the remedy.
-pub(crate) fn credentials(settings: &Settings) -> anyhow::Result<Credentials> {
-    let [ca, certificate, key]: [PathBuf; 3] = config::tls_files(settings)?;
-    Ok(Credentials::load(&TlsFiles { ca, certificate, key }, Role::Agent, clock::wall())?)
 }
 
 /// Waits between attempts: doubled each time, and never the same on two nodes, or all of them
@@ -145,15 +135,10 @@ impl Link {
     }
 
     async fn connect(&self) -> anyhow::Result<Box<Session>> {
-        let credentials = credentials(&self.settings)?;
-        let name = &credentials.identity().name;
-        if *name != self.node.as_str() {
-            anyhow::bail!(
-                "the certificate is for {name} now, and this agent began as {}; restart it",
-                self.node
-            );
-        }
-        let options = ConnectOptions::new(format!("optimus-agent {}", env!("CARGO_PKG_VERSION")));
+        let credentials = self.certificates.newest()?;
+        let software = format!("optimus-agent {}", env!("CARGO_PKG_VERSION"));
+        let revocations = self.certificates.revocations()?;
+        let options = ConnectOptions { revocations, ..ConnectOptions::new(software) };
         let session = net::connect(self.settings.master, &credentials, &options);
         Ok(Box::new(Box::pin(session).await?))
     }
@@ -165,7 +150,8 @@ impl Link {
         let (ask, introduction) = oneshot::channel();
         self.heartbeats.mark_unchanged();
         self.events.send(Event::Introduce(ask)).await.ok()?;
-        let (introduction, rates, notes, node) = introduction.await.ok()?;
+        let (introduction, rates, notes, mut node) = introduction.await.ok()?;
+        self.certificates.tell(&mut node);
         if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
             return Some(error.to_string());
         }
@@ -206,7 +192,10 @@ impl Link {
                 changed = self.heartbeats.changed() => {
                     changed.ok()?;
                     let latest = self.heartbeats.borrow_and_update().clone();
-                    let Some(Beat { mut heartbeat, rates, notes, node }) = latest else { continue };
+                    let Some(Beat { mut heartbeat, rates, notes, mut node }) = latest else {
+                        continue;
+                    };
+                    self.certificates.tell(&mut node);
                     // Before the losses that come of them.
                     if let Err(error) = told.tell(&mut writer, rates, notes, node).await {
                         return Some(error.to_string());
@@ -224,7 +213,9 @@ impl Link {
                 }
                 stream = connection.accept_bi(), if questions.len() < QUESTIONS_MAX => match stream {
                     Ok((writer, reader)) => {
-                        drop(questions.spawn(answer(writer, reader, self.events.clone())));
+                        let certificates = Arc::clone(&self.certificates);
+                        let events = self.events.clone();
+                        drop(questions.spawn(answer(writer, reader, certificates, events)));
                     }
                     Err(lost) => return Some(words(&lost)),
                 },
@@ -290,15 +281,24 @@ fn words(lost: &Lost) -> String {
 async fn answer(
     mut writer: net::FrameWriter,
     mut reader: net::FrameReader,
+    certificates: Arc<Certificates>,
     events: mpsc::Sender<Event>,
 ) {
     let Ok(Some(query)) = reader.receive::<AgentQuery>().await else { return };
-    let (ask, reply) = oneshot::channel();
-    if events.send(Event::Query(query, ask)).await.is_err() {
-        return;
-    }
-    let answer = reply.await;
-    let answer = answer.unwrap_or_else(|_| AgentAnswer::Refused("the agent ends".to_owned()));
+    let ends = || AgentAnswer::Refused("the agent ends".to_owned());
+    // A disk may be slow, and nothing else may wait for it.
+    let own = tokio::task::spawn_blocking(move || certificates.answer(query)).await;
+    let answer = match own {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(other)) => {
+            let (ask, reply) = oneshot::channel();
+            if events.send(Event::Query(other, ask)).await.is_err() {
+                return;
+            }
+            reply.await.unwrap_or_else(|_| ends())
+        }
+        Err(_) => ends(),
+    };
     // Whoever asked sees a lost stream by itself.
     if writer.send(&answer).await.is_ok() {
         let _ = writer.finished().await;

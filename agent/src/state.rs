@@ -93,9 +93,16 @@ mod tests {
         let name = "nobody".to_owned();
         if geteuid().is_root() {
             let found = User::from_name("nobody").unwrap().unwrap();
-            return TaskUser { name, uid: found.uid, gid: found.gid, home, switch: true };
+            return TaskUser {
+                name,
+                uid: found.uid,
+                gid: found.gid,
+                home,
+                switch: true,
+                helpers: None,
+            };
         }
-        TaskUser { name, uid: Uid::current(), gid: getegid(), home, switch: false }
+        TaskUser { name, uid: Uid::current(), gid: getegid(), home, switch: false, helpers: None }
     }
 
     #[test]

@@ -41,8 +41,24 @@ impl Systemd {
     }
 }
 
+/// Before files are read anew; [`reloaded`] ends it, and `systemctl reload` with it.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => say_all(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "cannot tell the service manager of a reload"),
+    }
+}
+
+pub(crate) fn reloaded() {
+    say(NotifyState::Ready);
+}
+
 fn say(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+    say_all(&[state]);
+}
+
+fn say_all(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot tell the service manager");
     }
 }

@@ -157,7 +157,7 @@ async fn until(session: &mut Session, wanted: impl Fn(&Heartbeat) -> bool) -> He
         loop {
             match session.reader.receive().await.unwrap() {
                 Some(FromAgent::Heartbeat(heartbeat)) if wanted(&heartbeat) => return heartbeat,
-                Some(FromAgent::Heartbeat(_) | FromAgent::Notes(_)) => {}
+                Some(FromAgent::Heartbeat(_) | FromAgent::Notes(_) | FromAgent::Node(_)) => {}
                 other => panic!("{other:?} in place of a heartbeat"),
             }
         }
@@ -249,7 +249,7 @@ async fn rates(session: &mut Session) -> Vec<RateReport> {
         loop {
             match session.reader.receive().await.unwrap() {
                 Some(FromAgent::Rates(rates)) => return rates,
-                Some(FromAgent::Heartbeat(_) | FromAgent::Notes(_)) => {}
+                Some(FromAgent::Heartbeat(_) | FromAgent::Notes(_) | FromAgent::Node(_)) => {}
                 other => panic!("{other:?} in place of learning rates"),
             }
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use control::event::SessionId;
+use model::NodeId;
 use model::agent::{Desired, FromAgent, ToAgent};
 use model::client::{ErrorKind, Refusal, Reply};
 use model::nodes::{NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, PROTOCOL_OF_NOTES};
-use model::NodeId;
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use tokio::sync::watch;
 

@@ -79,7 +79,13 @@ fn known() -> Table {
         state_dir: text.clone(),
         hadoop_conf_dir: text.clone(),
         store_key: text.clone(),
-        tls: TlsConfig { ca: text.clone(), certificate: text.clone(), key: text },
+        tls: TlsConfig {
+            ca: text.clone(),
+            certificate: text.clone(),
+            key: text.clone(),
+            enrolment: text.clone(),
+            revocations: text,
+        },
         ..MasterConfig::default()
     };
     Table::try_from(config).expect("settings are plain data")
@@ -155,7 +161,7 @@ pub(crate) struct Environment {
     pub(crate) state_home: Option<PathBuf>,
     pub(crate) user: Option<String>,
     pub(crate) log: Option<String>,
-    /// Where systemd puts what LoadCredential names.
+    /// Where systemd put what `LoadCredential` names.
     pub(crate) credentials: Option<PathBuf>,
 }
 
@@ -190,6 +196,13 @@ impl Environment {
         };
         let pki_dir = state_dir.parent().unwrap_or(&state_dir).join("pki");
         Ok(Places { state_dir, pki_dir })
+    }
+
+    /// The bundle to enrol with: as configured, else that of systemd where it hands one over.
+    pub(crate) fn enrolment(&self, config: &MasterConfig) -> Option<PathBuf> {
+        let configured = config.tls.enrolment.as_ref().map(PathBuf::from);
+        let handed = || Some(self.credentials.as_ref()?.join("enrolment"));
+        configured.or_else(|| handed().filter(|path| path.exists()))
     }
 
     /// A name for this user's operator certificate.

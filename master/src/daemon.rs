@@ -9,14 +9,16 @@ use control::Control;
 use control::command::Command;
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
+use model::NodeId;
 use model::access::Asker;
 use model::agent::AgentQuery;
 use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
-use model::NodeId;
+use model::nodes::Finding;
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
+use crate::certificates::unix_ms;
 use crate::clock::Clock;
 use crate::codec::{self, CodecError};
 use crate::door::{AgentHandle, ChangeRequest, Counters, Input, LogRoute, Query};
@@ -304,6 +306,10 @@ impl Daemon {
             Query::Admit { asker, call, reply } => {
                 let _ = reply.send(self.control.admit(&asker, &call));
             }
+            Query::CertificateEnds { reply } => {
+                let ends = self.control.certificate_ends();
+                let _ = reply.send(ends.map(|(node, ends)| (node.clone(), ends)).collect());
+            }
             Query::Export { header, reply } => {
                 let _ = reply.send(self.hands.keeper.export(header));
             }
@@ -317,9 +323,26 @@ impl Daemon {
             status.alerts.extend(self.hands.keeper.health().alerts());
             status.alerts.extend(self.hands.certificates.alerts());
             status.alerts.extend(self.hands.audit.alert());
+            status.alerts.extend(certificate_alerts(&self.agent_certificates()));
             status.reports_refused.extend(self.hands.counters.named());
         }
+        if let Ok(Answer::Doctor(findings)) = &mut reply {
+            findings.extend(self.hands.certificates.findings());
+            findings.extend(self.agent_certificates());
+        }
         reply
+    }
+
+    /// Certificates of connected agents that end soon: what they show from the next connection
+    /// on, or what an older agent shows in this one.
+    fn agent_certificates(&self) -> Vec<Finding> {
+        let next: BTreeMap<_, _> = self.control.certificate_ends().collect();
+        let ending = self.agents.values().filter_map(|agent| {
+            let shown = || unix_ms(agent.connection.certificate().not_after);
+            let ends = next.get(&agent.node).copied().unwrap_or_else(shown);
+            self.hands.certificates.agent_finding(&agent.node, ends)
+        });
+        ending.collect()
     }
 
     fn log_route(&self, (node, session, query): (NodeId, SessionId, AgentQuery)) -> LogRoute {
@@ -413,6 +436,17 @@ impl Daemon {
         }
         Ok(self.hands.keeper)
     }
+}
+
+/// As sentences; of many only the first are told.
+fn certificate_alerts(findings: &[Finding]) -> Vec<String> {
+    const TOLD_MAX: usize = 10;
+    let sentence = |it: &Finding| format!("{}; {}", it.words, it.remedy);
+    let mut alerts: Vec<String> = findings.iter().take(TOLD_MAX).map(sentence).collect();
+    if let Some(more) = findings.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        alerts.push(format!("{more} more agents' certificates end soon; see optimus cert status"));
+    }
+    alerts
 }
 
 /// Every event of the cluster's story as one line.

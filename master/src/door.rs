@@ -11,13 +11,14 @@ use model::agent::{AgentQuery, Desired, Heartbeat, Introduction, RateReport};
 use model::client::{Call, Change, Read, Refusal, Reply};
 use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::{Extras, Notes};
-use model::{BootId, JobId, NodeId};
+use model::{BootId, JobId, NodeId, UnixMs};
 use net::Connection;
 use storage::snapshot::Header;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::audit::Audit;
 use crate::clock::Clock;
+use crate::pki::Certificates;
 
 /// Events that wait for the loop. One round of thousands of agents fits; beyond that a session
 /// waits, and its peer with it.
@@ -93,6 +94,10 @@ pub(crate) enum Query {
         call: Box<Call>,
         reply: oneshot::Sender<Result<(), Refusal>>,
     },
+    /// When the certificates end that connected agents show from their next connection on.
+    CertificateEnds {
+        reply: oneshot::Sender<Vec<(NodeId, UnixMs)>>,
+    },
     Export {
         header: Header,
         reply: oneshot::Sender<Export>,
@@ -148,6 +153,7 @@ pub(crate) struct Door {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) audit: Audit,
     pub(crate) shares: Arc<Shares>,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 /// Requests answered at a time, of all operators together.

@@ -14,6 +14,18 @@ pub(crate) fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Before files are read anew; [`reloaded`] ends it, and `systemctl reload` with it.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "cannot tell systemd of a reload"),
+    }
+}
+
+pub(crate) fn reloaded() {
+    notify(&[NotifyState::Ready]);
+}
+
 pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }

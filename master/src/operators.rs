@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::event::SessionId;
-use model::agent::{AgentAnswer, AgentQuery, FromAgent};
 use model::UnixMs;
 use model::access::{Asker, Rank};
+use model::agent::{AgentAnswer, AgentQuery, FromAgent};
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
 use model::nodes::AuditView;
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::asked;
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
 use crate::rate::Rate;
-use crate::shared;
+use crate::{certificates, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -108,12 +108,10 @@ async fn answer(
             let reply = read_reply(door, asker, read).await;
             if is_not_allowed(&reply) { noted(door, line, reply).await } else { reply }
         }
-        Call::Certificate(_) => {
-            let reply = match admitted(door, asker, &call).await {
-                Ok(()) => {
-                    let words = "this master does not renew certificates";
-                    Err(unavailable(words, "upgrade the master"))
-                }
+        Call::Certificate(call) => {
+            let whole = Call::Certificate(call.clone());
+            let reply = match admitted(door, asker, &whole).await {
+                Ok(()) => certificates::answer(door, &asker.user, call, dry_run).await,
                 Err(refusal) => Err(refusal),
             };
             noted(door, line, reply).await

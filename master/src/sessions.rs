@@ -35,6 +35,11 @@ async fn admit(door: Door, incoming: Incoming) {
     };
     // Numbered only now, so that the later of two connections of a node has the higher number.
     let id = SessionId(door.sessions.fetch_add(1, Ordering::Relaxed) + 1);
+    // Its certificate may have been revoked since the handshake began.
+    let _place = match door.certificates.present.enter(id, &session.connection) {
+        Ok(place) => place,
+        Err(words) => return session.connection.close(Close::Refused, &words),
+    };
     match session.connection.identity().role {
         Role::Agent => Box::pin(agents::serve(door, session, id)).await,
         Role::Admin => Box::pin(operators::serve(door, session, id, Rank::Admin)).await,
@@ -48,3 +53,7 @@ async fn admit(door: Door, incoming: Incoming) {
 #[cfg(test)]
 #[path = "sessions_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "certificates_tests.rs"]
+mod certificates_tests;

@@ -3,6 +3,7 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other variant fails the test")]
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use model::agent::{Desired, FromAgent, Heartbeat, Introduction, RateReport, ToAgent};
@@ -13,16 +14,19 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
 use crate::clock::Clock;
-use crate::door::{AgentHandle, INPUTS_MAX, Input, QUERIES_MAX, Query};
+use crate::door::{AgentHandle, INPUTS_MAX, Input, Peer, QUERIES_MAX, Query};
+use crate::pki::Certificates;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-struct World {
-    folder: tempfile::TempDir,
-    clock: Clock,
+pub(super) struct World {
+    pub(super) folder: tempfile::TempDir,
+    pub(super) clock: Clock,
     server: Arc<Server>,
     counters: Arc<Counters>,
     inputs: mpsc::Receiver<Input>,
+    /// What the loop says of connected agents.
+    pub(super) peers: Arc<Mutex<Vec<Peer>>>,
 }
 
 fn heartbeat(sequence: u64) -> Heartbeat {
@@ -41,13 +45,13 @@ fn introduction() -> FromAgent {
     })
 }
 
-fn files(folder: &Path, role: Role, name: &str) -> TlsFiles {
+pub(super) fn files(folder: &Path, role: Role, name: &str) -> TlsFiles {
     TlsFiles::in_folder(folder, role, name)
 }
 
 impl World {
     /// Must be called within a runtime.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let path = folder.path();
@@ -62,6 +66,9 @@ impl World {
             ServerOptions::new("test", "test"),
         );
         let server = Arc::new(server.unwrap());
+        let certificates = Arc::new(Certificates::of_files(own, path, clock));
+        certificates.load().unwrap();
+        certificates.attach(Arc::clone(&server));
         let (send_inputs, inputs) = mpsc::channel(INPUTS_MAX);
         let (send_queries, mut queries) = mpsc::channel(QUERIES_MAX);
         let counters = Arc::new(Counters::default());
@@ -76,8 +83,11 @@ impl World {
             requests: Arc::new(Semaphore::new(64)),
             audit: crate::audit::Audit::start(path).unwrap(),
             shares: Arc::default(),
+            certificates: Arc::clone(&certificates),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
+        let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();
+        let told = Arc::clone(&peers);
         tokio::spawn(async move {
             while let Some(query) = queries.recv().await {
                 match query {
@@ -90,15 +100,16 @@ impl World {
                         reply.send(export).unwrap();
                     }
                     Query::Admit { reply, .. } => reply.send(Ok(())).unwrap(),
-                    Query::Agents { reply } => reply.send(Vec::new()).unwrap(),
+                    Query::Agents { reply } => reply.send(told.lock().unwrap().clone()).unwrap(),
+                    Query::CertificateEnds { reply } => reply.send(Vec::new()).unwrap(),
                     Query::LogRoute { .. } => panic!("nobody asks for a log here"),
                 }
             }
         });
-        Self { folder, clock, server, counters, inputs }
+        Self { folder, clock, server, counters, inputs, peers }
     }
 
-    async fn connect(&self, role: Role, name: &str) -> Session {
+    pub(super) async fn connect(&self, role: Role, name: &str) -> Session {
         self.connect_at(role, name, net::PROTOCOL).await
     }
 
@@ -114,7 +125,7 @@ impl World {
         net::connect(self.server.local_address(), &credentials, &options).await.unwrap()
     }
 
-    async fn agent(&mut self, name: &str) -> (Session, SessionId, AgentHandle) {
+    pub(super) async fn agent(&mut self, name: &str) -> (Session, SessionId, AgentHandle) {
         let session = self.connect(Role::Agent, name).await;
         self.introduced(name, session).await
     }
@@ -129,10 +140,22 @@ impl World {
             Input::Connected { session: id, handle, introduction } => {
                 assert_eq!(handle.node.as_str(), name);
                 assert_eq!(introduction.beat_ms, 2000);
+                let AgentHandle { node, boot, protocol, connection, .. } = &handle;
+                let peer = (node.clone(), boot.clone(), *protocol, connection.clone());
+                self.peers.lock().unwrap().push(peer);
                 (session, id, handle)
             }
             other => panic!("{other:?} came instead of {name}"),
         }
+    }
+
+    /// What a peer is told that is not let in.
+    pub(super) async fn refused(&self, role: Role, name: &str) -> String {
+        let own = files(self.folder.path(), role, name);
+        let credentials = Credentials::load(&own, role, self.clock.wall()).unwrap();
+        let options = net::ConnectOptions::new("test");
+        let refused = net::connect(self.server.local_address(), &credentials, &options).await;
+        refused.unwrap_err().to_string()
     }
 
     async fn input(&mut self) -> Input {
@@ -140,7 +163,7 @@ impl World {
     }
 }
 
-async fn ask(session: &Session, call: Call) -> Reply {
+pub(super) async fn ask(session: &Session, call: Call) -> Reply {
     let (mut writer, mut reader) = session.connection.open_bi().await.unwrap();
     let request = Request { dry_run: false, reason: None, call };
     writer.send(&request).await.unwrap();
@@ -148,7 +171,7 @@ async fn ask(session: &Session, call: Call) -> Reply {
     tokio::time::timeout(LIMIT, reader.receive::<Reply>()).await.unwrap().unwrap().unwrap()
 }
 
-async fn closed_words(session: &Session) -> String {
+pub(super) async fn closed_words(session: &Session) -> String {
     match tokio::time::timeout(LIMIT, session.connection.closed()).await.unwrap() {
         Lost::Closed { reason, .. } => reason,
         other => panic!("closed without words: {other}"),

@@ -190,6 +190,7 @@ async fn run(
     let daemon = Daemon::new(control, commands, clock, hands)?;
     let (inputs, hear_inputs) = mpsc::channel(INPUTS_MAX);
     let (queries, hear_queries) = mpsc::channel(QUERIES_MAX);
+    certificates.attach(Arc::clone(&server));
     let door = Door {
         inputs,
         queries,
@@ -201,12 +202,13 @@ async fn run(
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
         audit,
         shares: Arc::default(),
+        certificates: Arc::clone(&certificates),
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;
     let accepting = tokio::spawn(sessions::accept(Arc::clone(&server), door));
     let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
-    let watching = tokio::spawn(certificates.watch(Arc::clone(&server), hangup));
+    let watching = tokio::spawn(certificates.watch(hangup));
     let address = server.local_address();
     tracing::info!(%address, cluster = config.cluster, "ready");
     crate::notify::ready(&format!("serving {} on {address}", config.cluster));

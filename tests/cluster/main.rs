@@ -3,9 +3,11 @@
 //! Run them with `cargo verify cluster`: one at a time, since each trains on all cores.
 
 mod assignment;
+mod certificates;
 mod common;
 mod data;
 mod faults;
+mod filter;
 mod forks;
 mod hdfs;
 mod hostile;

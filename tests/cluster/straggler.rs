@@ -75,8 +75,9 @@ fn workers_on(folder: &std::path::Path, nodes: &[String]) -> Vec<i32> {
 /// A cluster whose nodes hold one worker each, with short windows.
 fn cluster(nodes: u32) -> Result<Cluster> {
     let mut options = ClusterOptions::quick(&[]);
-    options.nodes =
-        (1..=nodes).map(|node| NodeOptions { name: format!("n{node}"), cpus: 1.3 }).collect();
+    options.nodes = (1..=nodes)
+        .map(|node| NodeOptions { name: format!("n{node}"), cpus: 1.3, ..NodeOptions::default() })
+        .collect();
     let stragglers = format!("[stragglers]\nwindow = \"{WINDOW_S}s\"\n");
     options.master_toml.push_str(&stragglers);
     let cluster = Cluster::start(&options)?;

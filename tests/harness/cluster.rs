@@ -17,16 +17,22 @@ use crate::process::{self, TaskProcess};
 use crate::setup::{Environment, is_root, task_user};
 use crate::wait;
 
-/// A node's declared capacity.
-#[derive(Clone, Debug)]
+/// A node: its name, its declared capacity, and where it stands.
+#[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
     pub name: String,
     pub cpus: f64,
+    /// Address of its tasks, where it is not the next one on loopback.
+    pub address: Option<String>,
+    /// Network namespace that it runs in, where it is not the caller's.
+    pub space: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     pub nodes: Vec<NodeOptions>,
+    /// Address that the master listens at.
+    pub host: String,
     /// Lines for master.toml after `listen`, `state_dir` and `[tls]`: whole tables.
     pub master_toml: String,
     /// Lines for the top level of every agent.toml.
@@ -42,10 +48,15 @@ impl ClusterOptions {
         let nodes = cpus
             .iter()
             .enumerate()
-            .map(|(i, cpus)| NodeOptions { name: format!("n{}", i + 1), cpus: *cpus })
+            .map(|(i, cpus)| NodeOptions {
+                name: format!("n{}", i + 1),
+                cpus: *cpus,
+                ..NodeOptions::default()
+            })
             .collect();
         Self {
             nodes,
+            host: "127.0.0.1".to_owned(),
             master_toml: "[rounds]\ninterval = \"10s\"\nspacing = \"500ms\"\n\
                           profile_shapes_max = 1\nprofile_time = \"2s\"\n\
                           change_spacing = \"10s\"\nrescale_cost = \"8s\"\n\
@@ -64,13 +75,22 @@ pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    space: Option<String>,
     child: Option<Child>,
 }
 
 impl Daemon {
     fn new(program: &Path, config: PathBuf) -> Self {
         let log = config.with_extension("log");
-        Self { program: program.to_owned(), config, log, child: None }
+        Self { program: program.to_owned(), config, log, space: None, child: None }
+    }
+
+    /// The program by itself, or in its network namespace.
+    fn command(&self) -> Command {
+        let Some(space) = &self.space else { return Command::new(&self.program) };
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{space}")).arg(&self.program);
+        command
     }
 
     /// Starts the process.
@@ -80,7 +100,8 @@ impl Daemon {
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.program.display());
         let log = fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
-        let child = Command::new(&self.program)
+        let child = self
+            .command()
             .arg("--config")
             .arg(&self.config)
             .stdin(Stdio::null())
@@ -146,9 +167,9 @@ pub struct Cluster {
     keep: bool,
 }
 
-/// A UDP port of loopback that nobody holds now.
-fn free_port() -> Result<u16> {
-    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+/// A UDP port that nobody holds now.
+fn free_port(host: &str) -> Result<u16> {
+    Ok(UdpSocket::bind((host, 0))?.local_addr()?.port())
 }
 
 /// A folder that the tasks' user can enter, with a path short enough for Unix sockets.
@@ -181,7 +202,7 @@ impl Cluster {
         let environment = Environment::ready()?;
         let binaries = Binaries::build()?;
         let folder = make_folder()?;
-        let address = format!("127.0.0.1:{}", free_port()?);
+        let address = format!("{}:{}", options.host, free_port(&options.host)?);
         let master_config = folder.join("master.toml");
         let mut cluster = Self {
             master: Daemon::new(&binaries.master, master_config.clone()),
@@ -198,7 +219,10 @@ impl Cluster {
         for (index, node) in options.nodes.iter().enumerate() {
             let config = cluster.folder.join(format!("{}.toml", node.name));
             fs::write(&config, cluster.agent_toml(index, node, options)?)?;
-            cluster.agents.push(Daemon::new(&binaries.agent, config));
+            let space = node.space.clone();
+            let mut agent = Daemon::new(&binaries.agent, config);
+            agent.space = space;
+            cluster.agents.push(agent);
         }
         Ok(cluster)
     }
@@ -209,7 +233,8 @@ impl Cluster {
 
     fn make_certificates(&self, options: &ClusterOptions) -> Result<()> {
         let folder = self.folder.join("pki").display().to_string();
-        self.run(["cert", "init", "--dir", &folder, "--cluster", "loopback"])?;
+        let host = &options.host;
+        self.run(["cert", "init", "--dir", &folder, "--cluster", "loopback", "--address", host])?;
         self.run(["cert", "issue", "operator", "operator", "--dir", &folder])?;
         self.run(["cert", "issue", "admin", "operator", "--dir", &folder])?;
         for node in &options.nodes {
@@ -258,12 +283,12 @@ impl Cluster {
     ) -> Result<String> {
         Ok(format!(
             "name = \"{name}\"\nmaster = \"{}\"\nstate_dir = \"{}\"\n\
-             task_address = \"127.0.0.{}\"\ntask_user = \"{}\"\npython_package = \"{}\"\n{}\
+             task_address = \"{}\"\ntask_user = \"{}\"\npython_package = \"{}\"\n{}\
              [tls]\nca = \"{}\"\ncertificate = \"{}\"\nkey = \"{}\"\n\
              [capacity]\ncpus = {:?}\nmemory = \"4GiB\"\n",
             self.address,
             self.folder.join(&node.name).display(),
-            index + 11,
+            node.address.clone().unwrap_or_else(|| format!("127.0.0.{}", index + 11)),
             task_user()?.name,
             self.environment.package.display(),
             options.agent_toml,
@@ -326,6 +351,12 @@ impl Cluster {
             Ok((up == count).then_some(()))
         })
         .with_context(|| format!("the master says:\n{}", tail(&self.master.log(), 20)))
+    }
+
+    /// A further agent with settings of its own, not started yet; it ends when it is dropped.
+    #[must_use]
+    pub fn agent_with(&self, config: &Path) -> Daemon {
+        Daemon::new(&self.binaries.agent, config.to_owned())
     }
 
     /// Every training process of this cluster that lives.

@@ -10,13 +10,15 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::binaries::checkout;
 
 /// MXNet's last release, and the last numpy that it can import.
-const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
+pub(crate) const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
 
 /// Debian packages and a file or command that shows each to be there.
-const PACKAGES: [(&str, &str); 4] = [
+const PACKAGES: [(&str, &str); 6] = [
     ("python3", "/usr/bin/python3"),
     ("python3-venv", "/usr/lib/python3*/ensurepip"),
     ("libgomp1", "/usr/lib/*/libgomp.so.1"),
+    ("iproute2", "/usr/sbin/ip"),
+    ("nftables", "/usr/sbin/nft"),
     ("libquadmath0", "/usr/lib/*/libquadmath.so.0"),
 ];
 
@@ -58,7 +60,7 @@ fn reachable_by_all(path: &Path) -> bool {
 
 /// A folder for what is kept between runs: below the target folder, or, where the tasks' user
 /// cannot get there, below /var/tmp.
-fn base() -> Result<PathBuf> {
+pub(crate) fn base() -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| checkout().join("target"), PathBuf::from);
     let target = std::path::absolute(target)?;
@@ -138,7 +140,7 @@ fn copy_python(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(
         output.status.success(),
@@ -181,7 +183,7 @@ pub fn hdfs_ready() -> Result<()> {
     crate::hdfs::prepare().map(drop).map_err(anyhow::Error::msg).context("cannot prepare Hadoop")
 }
 
-fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
+pub(crate) fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> {
     let missing: Vec<_> =
         packages.iter().filter(|(_, sign)| !exists(sign)).map(|(name, _)| *name).collect();
     if missing.is_empty() {

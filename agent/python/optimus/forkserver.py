@@ -7,8 +7,10 @@ wanted if it can, and then orders them one by one::
     python -m optimus.forkserver        with the agent's end of a socket pair as its stdin
 
 An order is a length (4 bytes, big-endian) and JSON: ``id``, ``environment``, ``directory`` and
-``command``; with its first byte comes the descriptor of the task's output. Answers are lines
-of JSON: ``ready`` or ``unusable`` once, then ``forked``, ``failed`` and ``ended``.
+``command``; with its first byte come the descriptors of the task's output and of its gate.
+Answers are lines of JSON: ``ready`` or ``unusable`` once, then ``forked``, ``failed`` and
+``ended``. A forked task waits at its gate until the agent has moved it to the task's control
+group, and runs nothing where the gate is closed instead.
 
 A task must not be able to tell that it was forked. It has its own process group, exactly its
 own environment, also in ``/proc/PID/environ``, where the agent finds its tasks again, and its
@@ -43,7 +45,11 @@ class Orphaned(Exception):
 
 
 class Order(NamedTuple):
-    """One task to fork; ``output`` is the descriptor of its stdout and stderr."""
+    """One task to fork; ``output`` is the descriptor of its stdout and stderr.
+
+    The task runs nothing before a byte comes out of ``gate``. An agent of an older version
+    gives none while the package is being replaced.
+    """
 
     id: int
     environment: Dict[str, str]
@@ -51,6 +57,7 @@ class Order(NamedTuple):
     command: List[str]
     script: int
     output: int
+    gate: Optional[int]
 
 
 class Agent:
@@ -71,14 +78,16 @@ class Agent:
 
     def order(self) -> Order:
         """The next order; blocks. Raises Orphaned."""
-        head, ancillary, _, _ = self._line.recvmsg(4, socket.CMSG_SPACE(4))
+        head, ancillary, _, _ = self._line.recvmsg(4, socket.CMSG_SPACE(8))
         descriptors = [
-            int.from_bytes(data[:4], sys.byteorder) for level, kind, data in ancillary
+            int.from_bytes(data[at:at + 4], sys.byteorder) for level, kind, data in ancillary
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
+            for at in range(0, len(data), 4)
         ]
         head += self._exactly(4 - len(head))
         fields = json.loads(self._exactly(int.from_bytes(head, "big")))
-        return Order(output=descriptors[0], **fields)
+        gate = descriptors[1] if len(descriptors) > 1 else None
+        return Order(output=descriptors[0], gate=gate, **fields)
 
     def _exactly(self, count: int) -> bytes:
         content = b""
@@ -250,7 +259,9 @@ class Server:
             self._begin(order, tell)
             return _run(order)
         os.close(tell)
-        os.close(order.output)
+        for descriptor in (order.output, order.gate):
+            if descriptor is not None:
+                os.close(descriptor)
         ready, _, _ = select.select([told], [], [], SETUP_S_MAX)
         # One that ends first leaves nothing to read, and shows in the end as any other.
         words = os.read(told, ERROR_TEXT_MAX) if ready else b"not set up in time"
@@ -285,9 +296,19 @@ class Server:
             _name(order.environment)
             os.write(tell, b"ok")
             os.close(tell)
+            _pass(order.gate)
         except BaseException as error:  # pylint: disable=broad-except
             os.write(tell, f"{type(error).__name__}: {error}".encode("utf-8")[:ERROR_TEXT_MAX])
             os._exit(1)
+
+
+def _pass(gate: Optional[int]) -> None:
+    """Wait until the task may begin; ends the process where it may not."""
+    if gate is None:
+        return
+    if not os.read(gate, 1):
+        os._exit(1)
+    os.close(gate)
 
 
 def _name(environment: Dict[str, str]) -> None:

@@ -54,18 +54,23 @@ class Forks:
     def hear(self) -> Dict[str, Any]:
         return json.loads(self._answers.readline())
 
-    def order(self, command: List[str], environment: Dict[str, str], output: str) -> None:
+    def order(
+        self, command: List[str], environment: Dict[str, str], output: str,
+        gate: Optional[int] = None,
+    ) -> None:
         order = json.dumps({
             "id": 7, "environment": environment, "directory": os.path.dirname(output),
             "command": command, "script": 1,
         }).encode()
         with open(output, "ab") as file:
-            send(self.line, len(order).to_bytes(4, "big") + order, file.fileno())
+            given = [file.fileno()] if gate is None else [file.fileno(), gate]
+            send(self.line, len(order).to_bytes(4, "big") + order, given)
 
 
-def send(line: socket.socket, content: bytes, descriptor: int) -> None:
-    """Send bytes with a descriptor."""
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))
+def send(line: socket.socket, content: bytes, descriptors: List[int]) -> None:
+    """Send bytes with descriptors."""
+    numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)
     line.sendmsg([content], [rights])
 
 
@@ -162,6 +167,25 @@ class Forked(unittest.TestCase):
             self.assertEqual(forks.process.wait(WAIT_S_MAX), 0)
             os.kill(pid, 0)
             self.assertEqual(self.read("p"), "")
+
+    def test_a_task_waits_at_its_gate_and_ends_where_that_is_closed(self) -> None:
+        script = self.path("say.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("print('here')\n")
+        with Forks() as forks:
+            forks.hear()
+            for name, opened in (("open", True), ("closed", False)):
+                gate, opener = os.pipe()
+                environment = environment_of(self.folder)
+                forks.order([sys.executable, script], environment, self.path(name), gate)
+                os.close(gate)
+                pid = forks.hear()["pid"]
+                self.assertEqual(self.read(name), "")
+                if opened:
+                    os.write(opener, b".")
+                os.close(opener)
+                self.assertEqual(forks.hear(), {"ended": pid, "code": 0 if opened else 1})
+                self.assertEqual(self.read(name), "here\n" if opened else "")
 
     def test_a_server_ends_with_the_agent_while_it_still_imports(self) -> None:
         os.mkdir(self.path("mxnet"))

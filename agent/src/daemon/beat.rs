@@ -70,7 +70,11 @@ impl Agent {
 
     /// What this node knows of itself.
     pub(super) fn node_notes(&self) -> NodeNotes {
-        NodeNotes::default()
+        let mut notes = NodeNotes::default();
+        self.tell_ports(&mut notes);
+        self.tell_isolated(&mut notes);
+        self.note_gpus(&mut notes);
+        notes
     }
 
     /// The parameter blocks of jobs whose rank 0 is here, as far as they fit a frame.

@@ -89,7 +89,7 @@ impl Agent {
                     base: extra.index_base.clone(),
                     folder: self.folder(key),
                     scans: held.tasks.contains_key(&Task::worker(0)),
-                    user: self.settings.user.clone(),
+                    user: self.user_held(key),
                     gateway: Arc::clone(&self.gateway),
                     hadoop_conf_dir: self.settings.hadoop_conf_dir.clone(),
                     waits: dataset::Waits { events: self.events.clone(), key },

@@ -1,14 +1,16 @@
 //! Ending tasks, and telling how they ended.
 
 use model::agent::Exit;
+use model::nodes::EndCause;
 use model::{Millis, OnDisconnect, Task};
 use nix::sys::signal::Signal;
 
+use super::isolated::words_of;
 use super::{Agent, Ended, NEVER, START_GRACE_MS};
 use crate::ledger::{Key, State, Stopping};
 use crate::procfs::{self, Census, Mark, Process};
 use crate::task::process::signal;
-use crate::task::stop::{Step, Stop, name_unkillable};
+use crate::task::stop::{Step, Stop};
 
 /// Processes that outlive their task's first one get this long between TERM and KILL.
 const LEFTOVER_GRACE_MS: u64 = 2000;
@@ -163,7 +165,12 @@ impl Agent {
         if !endings.is_empty() {
             let uids: std::collections::BTreeSet<u32> =
                 self.ledger.generations.values().map(|held| held.uid).collect();
-            let census = Census::take(&self.node, &self.settings.state_dir, &uids);
+            let mut census = Census::take(&self.node, &self.settings.state_dir, &uids);
+            for &(key, task) in &endings {
+                if let Some(group) = self.group_of(key, task) {
+                    census.claim(&self.mark(key, task), &group.pids());
+                }
+            }
             let mut over = Vec::new();
             for ending in endings {
                 if self.look_at(ending, &census, now) {
@@ -212,6 +219,7 @@ impl Agent {
     /// True where no process of the task is left.
     fn look_at(&mut self, (key, task): Ending, census: &Census, now: Millis) -> bool {
         let mark = self.mark(key, task);
+        let within = self.group_of(key, task);
         let Some(live) = self.live.get_mut(&key).and_then(|live| live.tasks.get_mut(&task)) else {
             return false;
         };
@@ -223,7 +231,7 @@ impl Agent {
             // From now on the number may become a stranger's.
             live.group = None;
         }
-        if members.is_empty() {
+        if members.is_empty() && within.is_none() {
             // The end of a child is told right after it; its exit code comes with that.
             return live.ended.is_some();
         }
@@ -231,7 +239,21 @@ impl Agent {
             live.survivor = members.first().map(|process| process.pid);
         }
         let stop = live.stop.get_or_insert_with(|| Stop::new(now, LEFTOVER_GRACE_MS));
-        act(stop.step(now), &mark, live.group, &members);
+        let (step, group) = (stop.step(now), live.group);
+        match step {
+            Step::Wait => {}
+            Step::Send(what) => {
+                signal(group, &members, what);
+                if let (Signal::SIGKILL, Some(within)) = (what, within) {
+                    within.kill();
+                }
+            }
+            Step::Unkillable => {
+                signal(group, &members, Signal::SIGKILL);
+                let members: Vec<Process> = members.into_iter().cloned().collect();
+                self.stuck(key, task, &members);
+            }
+        }
         false
     }
 
@@ -240,13 +262,14 @@ impl Agent {
         if let Some(outcome) = telemetry.map(|telemetry| telemetry.drain(now)) {
             self.heard(key, &outcome, now);
         }
-        let exit = self.exit_of(key, task);
+        let cause = self.end_of_group(key, task);
+        let exit = self.exit_of(key, task, cause);
         tracing::info!(%key, %task, code = exit.code, signal = exit.signal, reason = exit.reason, "ended");
         self.set_exited(key, task, exit, now);
     }
 
     /// How a task ended, in words.
-    fn exit_of(&self, key: Key, task: Task) -> Exit {
+    fn exit_of(&self, key: Key, task: Task, cause: Option<EndCause>) -> Exit {
         let live = self.live.get(&key);
         let ended = live.and_then(|live| live.tasks.get(&task)).and_then(|task| task.ended.clone());
         let ended = ended.unwrap_or_else(|| Ended { exit: Exit::default(), by_itself: true });
@@ -256,6 +279,8 @@ impl Agent {
             .map(str::to_owned);
         let stopping = self.ledger.generations.get(&key).and_then(|held| held.stopping.as_ref());
         let mut exit = ended.exit;
+        // More than a script can know of its own end, or an order that came to what was dead.
+        let error = cause.filter(|_| ended.by_itself).map(|cause| words_of(cause, task)).or(error);
         match stopping {
             Some(stopping) if !ended.by_itself => {
                 exit.ordered = stopping.ordered;
@@ -283,17 +308,6 @@ impl Agent {
         match self.logs.last_lines(key, task) {
             Some(lines) => format!("{how}; last output:\n{lines}"),
             None => how,
-        }
-    }
-}
-
-fn act(step: Step, mark: &Mark, group: Option<i32>, members: &[&Process]) {
-    match step {
-        Step::Wait => {}
-        Step::Send(what) => signal(group, members, what),
-        Step::Unkillable => {
-            name_unkillable(mark, members);
-            signal(group, members, Signal::SIGKILL);
         }
     }
 }

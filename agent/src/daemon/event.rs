@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::dataset::Known;
 use crate::ledger::Key;
-use crate::probe::gpu::Reading;
+use crate::probe::nvml::Reading;
 use crate::procfs::Mark;
 use crate::task::forkserver::Gone;
 use crate::task::process::Started;

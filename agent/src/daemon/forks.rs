@@ -13,6 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, chown};
 
 use super::{Agent, Event, NEVER};
+use crate::cgroup::Limits;
+use crate::config::TaskUser;
 use crate::procfs;
 use crate::task::environment::{self, threads, threads_of};
 use crate::task::forkserver::{self, Gone, Handle, Recipe, Start};
@@ -40,6 +42,8 @@ struct Fork {
 #[derive(Debug, Default)]
 pub(super) struct Forks {
     servers: BTreeMap<Of, Fork>,
+    /// Starts so far: each server has a control group of its own.
+    started: u64,
     /// Jobs that need them no longer, and since when.
     unneeded: BTreeMap<JobId, Millis>,
     /// When they are to be looked at again.
@@ -192,16 +196,21 @@ impl Agent {
     }
 
     fn start_fork_server(
-        &self,
+        &mut self,
         of: Of,
         recipe: &Recipe,
         low: bool,
         start: u32,
     ) -> Result<Handle, String> {
-        let user = &self.settings.user;
-        let folder = self.fork_folder(of);
         let (job, count) = of;
-        self.make_fork_folder(&folder).map_err(|error| error.to_string())?;
+        let user = &self.user_of_job(job)?;
+        let folder = self.fork_folder(of);
+        self.make_fork_folder(&folder, user).map_err(|error| error.to_string())?;
+        self.forks.started += 1;
+        let group = self.tree.as_ref().map(|tree| tree.server(job, count, self.forks.started));
+        if let (Some(tree), Some(group)) = (&self.tree, &group) {
+            tree.make(group, &Limits::default()).map_err(|error| error.to_string())?;
+        }
         let environment = environment::of_fork_server(
             recipe.environment(),
             count,
@@ -212,8 +221,16 @@ impl Agent {
         );
         let state_dir = self.settings.state_dir.clone();
         let log = self.fork_log(of);
-        let (handle, ended) =
-            forkserver::start(Start { recipe, environment, folder, log, state_dir, user, low })?;
+        let (handle, ended) = forkserver::start(Start {
+            recipe,
+            environment,
+            folder,
+            log,
+            state_dir,
+            user,
+            group,
+            low,
+        })?;
         tracing::info!(%job, threads = count, low, "started a fork server");
         let events = self.events.clone();
         tokio::spawn(async move {
@@ -255,8 +272,7 @@ impl Agent {
         self.settings.state_dir.join("logs").join(format!("fork-{job}-{threads}.log"))
     }
 
-    fn make_fork_folder(&self, folder: &Path) -> io::Result<()> {
-        let user = &self.settings.user;
+    fn make_fork_folder(&self, folder: &Path, user: &TaskUser) -> io::Result<()> {
         remove(folder);
         for made in [folder.to_owned(), folder.join("tmp")] {
             DirBuilder::new().mode(0o700).create(&made)?;
@@ -269,6 +285,9 @@ impl Agent {
 
     /// Ends the fork servers of an earlier life. They end by themselves, unless they hang.
     pub(super) fn end_stale_forks(&self, uids: &BTreeSet<u32>) {
+        if let Some(tree) = &self.tree {
+            tree.end_servers();
+        }
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
             let Some(pid) = pid else { continue };

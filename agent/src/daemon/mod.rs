@@ -8,6 +8,9 @@ mod data;
 mod ending;
 mod event;
 mod forks;
+mod gpus;
+mod guard;
+mod isolated;
 mod live;
 mod order;
 mod reader;
@@ -21,10 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::agent::Desired;
+use model::nodes::Isolation;
 use model::notes::Extras;
 use model::{BootId, Millis, NodeId, OnDisconnect, Task};
 use tokio::sync::{mpsc, watch};
 
+use crate::cgroup::Tree;
 use crate::clock;
 use crate::config::Settings;
 use crate::gateway::Gateway;
@@ -77,6 +82,7 @@ pub(crate) struct Agent {
     host: Host,
     gpus: Gpus,
     line: sockets::Line,
+    guard: guard::Guard,
     logs: Logs,
     rotating: bool,
     gateway: Arc<Gateway>,
@@ -89,6 +95,10 @@ pub(crate) struct Agent {
     reports_dropped: u64,
     systemd: Systemd,
     forks: forks::Forks,
+    /// Where control groups are made; none where there are none.
+    tree: Option<Tree>,
+    isolation: Isolation,
+    isolated: isolated::Isolated,
     due: Due,
 }
 
@@ -134,6 +144,7 @@ impl Agent {
         }
         self.systemd.stopping();
         self.save(clock::now());
+        self.prune_groups();
     }
 
     /// Waits for the next event or deadline, and takes the events that are there.
@@ -173,8 +184,17 @@ impl Agent {
             }
         }
         self.save(clock::now());
+        self.guard.filter().settle().await;
+        self.prune_groups();
         let left = self.living();
         if left.is_empty() { Ok(u32::try_from(before).unwrap_or(u32::MAX)) } else { Err(left) }
+    }
+
+    /// Whoever removes the agent finds nothing of it in the machine's tree.
+    fn prune_groups(&self) {
+        if let Some(tree) = &self.tree {
+            tree.prune();
+        }
     }
 
     fn living(&self) -> Vec<Mark> {
@@ -206,6 +226,8 @@ impl Agent {
             Event::Desired(desired, extras, orders) => {
                 self.extras = extras;
                 self.orders = orders;
+                self.gpus.leave_judgement(self.orders.judges_gpus);
+                self.admit(now);
                 self.on_desired(desired, now);
                 self.write_assignments(now);
                 self.bring_data();
@@ -222,7 +244,7 @@ impl Agent {
             Event::Part { key, checkpoint, why } => self.on_part(key, checkpoint, &why, now),
             Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
-            Event::Gpus(reading) => self.gpus.take(reading, now),
+            Event::Gpus(reading) => self.on_gpus(reading, now),
             Event::Rotated => self.rotating = false,
         }
     }
@@ -349,6 +371,9 @@ impl Agent {
             self.due.watch = now.plus(WATCH_MS);
             self.watch_adopted(now);
             self.watch_logs();
+            self.look_at_ports(now);
+            self.tend_guard(now);
+            self.watch_memory();
         }
         if self.sockets_due() <= now {
             self.look_at_sockets(now);
@@ -362,6 +387,7 @@ impl Agent {
         if self.due.beat <= now {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
+            self.tend_guard(now);
             self.write_assignments(now);
             if self.connected {
                 self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);

@@ -60,7 +60,7 @@ impl Agent {
 
     fn make_folder(&self, key: Key, order: &CheckpointOrder) {
         let (checkpoint, events) = (order.checkpoint, self.events.clone());
-        let (user, gateway) = (self.settings.user.clone(), Arc::clone(&self.gateway));
+        let (user, gateway) = (self.user_held(key), Arc::clone(&self.gateway));
         let files = self.live.get(&key).and_then(|live| live.files.as_ref());
         let (directory, resume) = (order.directory.clone(), files.and_then(Served::resume));
         tokio::spawn(async move {
@@ -151,6 +151,7 @@ impl Agent {
         tracing::info!(%key, "forgotten");
         self.ledger.generations.remove(&key);
         self.live.remove(&key);
+        self.forget_isolated(key);
         self.changed(now);
         self.tidy(vec![key]);
         self.tend_forks(now);

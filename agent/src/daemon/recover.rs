@@ -10,6 +10,7 @@ use model::{BootId, Incarnation, Millis};
 use nix::unistd::{Gid, Uid};
 
 use super::{Agent, Due, Ended, Live, LiveTask, NEVER, Parts, read_socket};
+use crate::cgroup::{self, Tree};
 use crate::clock;
 use crate::gateway::{Gateway, Served};
 use crate::ledger::{Found, Held, HeldTask, Key, Ledger, LedgerFile, State, Stopping};
@@ -30,6 +31,13 @@ impl Agent {
         let Parts { settings, node, gpus, events, heartbeats } = parts;
         let now = clock::now();
         let boot = procfs::boot_id().context("cannot read the boot id")?;
+        let found = cgroup::find(&settings.groups, &node, &settings.state_dir)?;
+        for words in &found.isolation.missing {
+            tracing::warn!(words, "not enforced here");
+        }
+        let mut settings = Arc::unwrap_or_clone(settings);
+        settings.user.helpers = found.tree.as_ref().map(Tree::helpers);
+        let settings = Arc::new(settings);
         let file = LedgerFile::new(&settings.state_dir);
         let mut ledger = load(&file)?;
         match &ledger.node {
@@ -47,6 +55,7 @@ impl Agent {
         let gateway = Arc::new(Gateway::new(&settings, events.clone()));
         let mut agent = Self {
             host: Host::new(&settings.state_dir),
+            guard: super::guard::Guard::new(&settings, &node, &ledger),
             contact: read_contact(&settings.state_dir, &boot, now),
             contact_written: Millis(0),
             started_at: now,
@@ -72,6 +81,9 @@ impl Agent {
             reports_dropped: 0,
             systemd: Systemd::new(),
             forks: super::forks::Forks::default(),
+            tree: found.tree,
+            isolation: found.isolation,
+            isolated: super::isolated::Isolated::default(),
             due: Due {
                 beat: now,
                 beat_paid: Millis(0),
@@ -81,6 +93,7 @@ impl Agent {
             },
         };
         agent.find_tasks(now);
+        agent.raise_filter();
         agent.file.store(&agent.ledger).with_context(|| {
             format!("cannot write the ledger in {}", agent.settings.state_dir.display())
         })?;
@@ -93,7 +106,8 @@ impl Agent {
         let mut uids: BTreeSet<u32> = self.ledger.generations.values().map(|h| h.uid).collect();
         uids.insert(self.settings.user.uid.as_raw());
         self.end_stale_forks(&uids);
-        let census = Census::take(&self.node, &self.settings.state_dir, &uids);
+        let mut census = Census::take(&self.node, &self.settings.state_dir, &uids);
+        self.claim_groups(&mut census);
         let tasks: Vec<(Key, model::Task, HeldTask)> = self
             .ledger
             .generations
@@ -115,6 +129,20 @@ impl Agent {
         for key in keys {
             self.reopen(key);
             self.stop_again(key, now);
+        }
+    }
+
+    /// Counts what lives in a task's group as the task's, also where its environment is gone; ends
+    /// what is in groups that are no task's.
+    fn claim_groups(&self, census: &mut Census) {
+        let Some(tree) = &self.tree else { return };
+        for (of, group) in tree.of_tasks() {
+            match of {
+                Some((key, task)) => census.claim(&self.mark(key, task), &group.pids()),
+                None => group.kill(),
+            }
+            // Refused while a process is in it.
+            let _busy = group.remove();
         }
     }
 

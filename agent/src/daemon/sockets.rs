@@ -211,7 +211,7 @@ impl Agent {
 }
 
 /// The sockets that a process holds.
-fn inodes(pid: i32) -> BTreeSet<u64> {
+pub(super) fn inodes(pid: i32) -> BTreeSet<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {

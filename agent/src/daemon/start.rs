@@ -12,20 +12,29 @@ use model::{Millis, Role, Task};
 use nix::unistd::chown;
 
 use super::{Agent, Event, Live, LiveTask, read_socket};
+use crate::cgroup::Limits;
+use crate::config::TaskUser;
 use crate::control_file;
 use crate::gateway::Served;
 use crate::ledger::{Held, HeldTask, Key, State};
 use crate::procfs::Mark;
 use crate::task::environment::{self, Place};
 use crate::task::launch::Starter;
-use crate::task::process::{Prepared, Started};
+use crate::task::process::{Prepared, Refused, Started};
 use crate::telemetry::{self, Telemetry};
 
 impl Agent {
     /// Writes down that these tasks are to be started, then starts them. One that cannot be
     /// prepared keeps all from starting: they would only wait for it.
     pub(super) fn start(&mut self, key: Key, tasks: &[Task], launch: &Launch, now: Millis) {
-        let user = &self.settings.user;
+        let user = match self.user_of(key) {
+            Ok(user) => user,
+            Err(why) => {
+                tasks.iter().for_each(|&task| self.absent(key, task, &why, now));
+                let why = why.into();
+                return self.not_started(key, tasks, &why, now);
+            }
+        };
         let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
         self.ledger.generations.entry(key).or_insert_with(|| Held {
             on_disconnect: launch.on_disconnect,
@@ -35,62 +44,71 @@ impl Agent {
             order: None,
             tasks: std::collections::BTreeMap::new(),
         });
-        let prepared = match self.prepare(key, tasks, launch, now) {
+        let prepared = match self.prepare(key, &user, tasks, launch, now) {
             Ok(prepared) => prepared,
             Err(why) => return self.not_started(key, tasks, &why, now),
         };
         self.changed(now);
         if !self.save(now) {
-            let why = "cannot start: the ledger cannot be written; free space in state_dir";
-            return self.not_started(key, tasks, why, now);
+            let words = "cannot start: the ledger cannot be written; free space in state_dir";
+            let why = Refused { server: true, ..words.into() };
+            return self.not_started(key, tasks, &why, now);
         }
         let forks = self.forks_for(key.job, launch, now);
         let live = self.live.entry(key).or_default();
         let starter = Starter {
-            user: self.settings.user.clone(),
+            user,
             state_dir: self.settings.state_dir.clone(),
+            tree: self.tree.clone(),
             forks,
             cancelled: Arc::clone(&live.cancelled),
         };
         let events = self.events.clone();
+        let filter = self.filter_for_start();
         tracing::info!(%key, tasks = tasks.len(), "starting");
-        tokio::spawn(starter.start_all(prepared, move |mark, started| {
-            let events = events.clone();
-            async move {
-                // Where the loop has ended, the next life finds the process by its mark.
-                let _ = events.send(Event::Started { mark, started }).await;
-            }
-        }));
+        tokio::spawn(async move {
+            // Nobody else may reach a task from its first moment on.
+            filter.settle().await;
+            let report = move |mark, started| {
+                let events = events.clone();
+                async move {
+                    // Where the loop has ended, the next life finds the process by its mark.
+                    let _ = events.send(Event::Started { mark, started }).await;
+                }
+            };
+            starter.start_all(prepared, report).await;
+        });
     }
 
     /// Makes all that the tasks need, and their intents in the ledger.
     fn prepare(
         &mut self,
         key: Key,
+        user: &TaskUser,
         tasks: &[Task],
         launch: &Launch,
         now: Millis,
-    ) -> Result<Vec<Prepared>, String> {
+    ) -> Result<Vec<Prepared>, Refused> {
         let folder = self.folder(key);
         if self.live.get(&key).is_none_or(|live| live.telemetry.is_none()) {
-            self.open_generation(key, &folder, launch).map_err(|error| {
-                format!("cannot start: cannot make {}: {error}", folder.display())
+            self.open_generation(key, &folder, user, launch).map_err(|error| {
+                Refused::by(&format!("cannot start: cannot make {}", folder.display()), &error)
             })?;
         }
-        let mut free = self.gpus.usable(&self.settings.capacity, now);
-        let taken = self.ledger.gpus_taken();
-        free.retain(|gpu| !taken.contains(gpu));
+        let mut free = self.gpus_free(now);
         let data = self.data_of(key);
         let mut prepared = Vec::with_capacity(tasks.len());
         let mut intents = Vec::with_capacity(tasks.len());
         for &task in tasks {
             let gpus = take_gpus(&mut free, launch, task)?;
+            let port = self.take_port(key, task, launch)?;
             let mark = self.mark(key, task);
             let place = Place {
                 mark: &mark,
                 folder: &folder,
-                user: &self.settings.user,
+                user,
                 task_address: &self.settings.task_address,
+                port,
                 python_package: self.settings.python_package.as_deref(),
                 gpus: &gpus,
                 assigned: self.waits_for_assignment(key),
@@ -99,7 +117,7 @@ impl Agent {
             let environment = environment::of_task(launch, place)
                 .map_err(|error| format!("cannot start: resume: {error}"))?;
             let output = self.logs.open(key, task);
-            let output = output.map_err(|error| format!("cannot start: cannot log: {error}"))?;
+            let output = output.map_err(|error| Refused::by("cannot start: cannot log", &error))?;
             prepared.push(Prepared {
                 mark,
                 command: launch.command.clone(),
@@ -107,6 +125,8 @@ impl Agent {
                 environment,
                 output,
                 listens_at: root_address(launch, task)?,
+                group: self.tree.as_ref().map(|tree| tree.task(key, task)),
+                limits: limits_of(launch, task),
                 threads: environment::threads_of(launch, task),
                 gpus: !gpus.is_empty(),
             });
@@ -120,8 +140,13 @@ impl Agent {
 
     /// The generation's folder with its socket and `control.json`; given to the task's user
     /// last, so that nobody else's file can be in the way.
-    fn open_generation(&mut self, key: Key, folder: &Path, launch: &Launch) -> io::Result<()> {
-        let user = &self.settings.user;
+    fn open_generation(
+        &mut self,
+        key: Key,
+        folder: &Path,
+        user: &TaskUser,
+        launch: &Launch,
+    ) -> io::Result<()> {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -153,10 +178,13 @@ impl Agent {
         Ok(())
     }
 
-    fn not_started(&mut self, key: Key, tasks: &[Task], why: &str, now: Millis) {
-        tracing::warn!(%key, why, "tasks are not started");
+    fn not_started(&mut self, key: Key, tasks: &[Task], why: &Refused, now: Millis) {
+        tracing::warn!(%key, %why, "tasks are not started");
         for &task in tasks {
-            self.set_exited(key, task, Exit { reason: why.to_owned(), ..Exit::default() }, now);
+            self.set_exited(key, task, Exit { reason: why.words.clone(), ..Exit::default() }, now);
+        }
+        if let Some(&first) = tasks.first() {
+            self.rejected(key, first, why);
         }
     }
 
@@ -185,6 +213,7 @@ impl Agent {
                 telemetry.remove(task);
             }
         }
+        self.free_port(key, task);
         self.changed(now);
     }
 
@@ -193,8 +222,10 @@ impl Agent {
         let (key, task) = (mark.key, mark.task);
         let (waiter, pid, start_ticks) = match started {
             Ok(started) => started,
-            Err(reason) => {
-                tracing::warn!(task = %mark, reason, "a task is not started");
+            Err(why) => {
+                tracing::warn!(task = %mark, %why, "a task is not started");
+                self.rejected(key, task, &why);
+                let reason = why.words;
                 let stopping = self.ledger.generations.get(&key).and_then(|h| h.stopping.as_ref());
                 let ordered = stopping.is_some_and(|stopping| stopping.ordered);
                 self.set_exited(key, task, Exit { reason, ordered, ..Exit::default() }, now);
@@ -210,6 +241,7 @@ impl Agent {
             telemetry.add(task, pid);
         }
         live.tasks.insert(task, LiveTask { group: Some(pid), ..LiveTask::default() });
+        self.watch_port(key, task);
         self.due.watch = self.due.watch.min(now.plus(super::WATCH_MS));
         self.changed(now);
         let (mark, events) = (mark.clone(), self.events.clone());
@@ -223,6 +255,18 @@ impl Agent {
         });
         self.stop_again(key, now);
     }
+}
+
+/// What the job states for a task. It states nothing for the PS scheduler, which only brings the
+/// others together.
+fn limits_of(launch: &Launch, task: Task) -> Limits {
+    let stated = match task.role {
+        Role::Scheduler => return Limits::default(),
+        Role::Server => &launch.server,
+        Role::Worker => &launch.worker,
+    };
+    let given = |amount: u64| (0 < amount).then_some(amount);
+    Limits { cpus_milli: given(stated.cpus_milli), memory_bytes: given(stated.memory_bytes) }
 }
 
 /// The identifiers of a task's GPUs, taken from the free ones.

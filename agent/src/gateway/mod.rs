@@ -222,6 +222,7 @@ impl Served {
             wanted: receiver,
             present: Arc::default(),
         };
+        gateway.spool.give(key.job, (uid, gid));
         let server = server::serve(folder, uid, gid, service.clone())?;
         Ok(Self { server, service, wanted })
     }

@@ -7,14 +7,16 @@
 //! Everything above a checkpoint's folder belongs to the agent, so that no task can put a link in
 //! its place.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::{CheckpointId, Generation, JobId};
 use nix::fcntl::OFlag;
-use nix::unistd::{chown, fchown};
+use nix::unistd::{Gid, Uid, chown, fchown};
 use storage::checkpoint;
 
 use super::{Kind, Trouble};
@@ -83,12 +85,34 @@ fn clipped(text: &str) -> String {
 pub(crate) struct Spool {
     root: PathBuf,
     user: TaskUser,
+    /// Jobs whose tasks run as somebody else.
+    others: Arc<Mutex<BTreeMap<JobId, (Uid, Gid)>>>,
     bytes_max: u64,
 }
 
 impl Spool {
     pub(crate) fn new(state_dir: &Path, user: TaskUser, bytes_max: u64) -> Self {
-        Self { root: state_dir.join("spool"), user, bytes_max }
+        Self { root: state_dir.join("spool"), user, others: Arc::default(), bytes_max }
+    }
+
+    /// Tells as whom the tasks of a job run.
+    pub(crate) fn give(&self, job: JobId, owner: (Uid, Gid)) {
+        let mut others = self.others();
+        if owner == (self.user.uid, self.user.gid) {
+            others.remove(&job);
+        } else {
+            others.insert(job, owner);
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<JobId, (Uid, Gid)>> {
+        // A map is whole also where a thread panicked while it held it.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is to own a job's files.
+    fn owner(&self, job: JobId) -> (Uid, Gid) {
+        self.others().get(&job).copied().unwrap_or((self.user.uid, self.user.gid))
     }
 
     pub(crate) fn folder(&self, of: &Checkpoint) -> PathBuf {
@@ -120,7 +144,8 @@ impl Spool {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
             Ok(()) if self.user.switch => {
-                chown(folder, Some(self.user.uid), Some(self.user.gid)).map_err(Into::into)
+                let (uid, gid) = self.owner(of.job);
+                chown(folder, Some(uid), Some(gid)).map_err(Into::into)
             }
             Ok(()) => Ok(()),
         }
@@ -259,7 +284,8 @@ impl Spool {
         let path = self.folder(of).join(plain(name)?);
         let kept = || -> io::Result<()> {
             if self.user.switch {
-                fchown(file, Some(self.user.uid), Some(self.user.gid))?;
+                let (uid, gid) = self.owner(of.job);
+                fchown(file, Some(uid), Some(gid))?;
             }
             fs::rename(from, &path)
         };

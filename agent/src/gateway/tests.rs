@@ -40,8 +40,14 @@ fn world(alone: bool) -> World {
     }
     // Peers of these tests are this process: the tasks' user is its own.
     let user = User::from_uid(geteuid()).unwrap().unwrap();
-    let user =
-        TaskUser { name: user.name, uid: geteuid(), gid: getegid(), home: user.dir, switch: false };
+    let user = TaskUser {
+        name: user.name,
+        uid: geteuid(),
+        gid: getegid(),
+        home: user.dir,
+        switch: false,
+        helpers: None,
+    };
     let (sender, events) = mpsc::channel(16);
     let spool = Spool::new(dir.path(), user, 1 << 20);
     let gateway = Arc::new(Gateway::with(spool, (open, HdfsSettings::default()), sender));
@@ -288,8 +294,14 @@ async fn what_was_handed_over_before_a_restart_is_stored_after_it() {
 fn the_spool_keeps_the_last_checkpoints_within_its_bound() {
     let dir = tempfile::tempdir().unwrap();
     let user = User::from_uid(geteuid()).unwrap().unwrap();
-    let user =
-        TaskUser { name: user.name, uid: user.uid, gid: user.gid, home: user.dir, switch: false };
+    let user = TaskUser {
+        name: user.name,
+        uid: user.uid,
+        gid: user.gid,
+        home: user.dir,
+        switch: false,
+        helpers: None,
+    };
     let spool = Spool::new(dir.path(), user, 100);
     let of = |job: u64, id: u64| {
         let name = storage::checkpoint::directory(JobId(job), Generation(1), CheckpointId(id));

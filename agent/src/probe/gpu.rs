@@ -1,162 +1,459 @@
-//! GPUs, through NVML on a thread of its own.
+//! The daemon's side of the GPUs: what is known of each, and since when nothing was heard.
 //!
-//! A call into the driver may never return. The thread waits for it; the daemon does not: after
-//! a deadline every GPU is reported with that fault, and heartbeats go on. A missing library or
-//! driver means "no GPUs" and is tried again later. One GPU's error is its own.
+//! A call into the driver may never return. The threads of [`super::nvml`] wait for it; the daemon
+//! does not: after a deadline a GPU is reported with that fault, without its last good numbers,
+//! and heartbeats go on. A missing library or driver means "no GPUs" and is tried again later.
+//! One GPU's error is its own.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
-use model::Millis;
 use model::agent::GpuReport;
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
-use nvml_wrapper::error::NvmlError;
+use model::nodes::{GpuNote, GpuTrouble, XidReport};
+use model::{Millis, UnixMs};
 
+use super::nvml::{self, Failure, Look, Reading, Sources};
 use crate::config::Override;
 
 /// How long a reading may take. One of eight GPUs takes some ms; a driver that reloads, seconds.
-const DEADLINE_MS: u64 = 5000;
+pub(super) const DEADLINE_MS: u64 = 5000;
+/// Least time between two looks, however often the daemon beats.
+const LOOK_MS: u64 = 500;
 /// How often a node without GPUs looks again: loading a library that is not there costs little.
 const RETRY_MS: u64 = 60_000;
-/// More than any server holds; bounds what a changing inventory can pile up.
-const GPUS_MAX: usize = 64;
+/// More than any server holds, instances of split ones included; bounds what a changing inventory
+/// can pile up.
+pub(crate) const GPUS_MAX: usize = 128;
+/// Events kept of one GPU, and processes named.
+const XIDS_MAX: usize = 16;
+const STRANGERS_MAX: usize = 16;
 
-/// What one look at NVML gave.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Reading {
-    /// No library, or no driver: normal on a CPU node.
-    Absent,
-    /// NVML is there and fails as a whole.
-    Broken(String),
-    /// Each GPU by its index, or what it answered instead.
-    Gpus(Vec<Result<GpuReport, String>>),
+const MISMATCH: &str = "NVIDIA's driver was changed under its library: processes that run go on, \
+                        new ones fail; reboot, or reload the nvidia modules once no task uses them";
+
+/// A GPU that was ever seen.
+#[derive(Clone, Debug)]
+struct Known {
+    report: GpuReport,
+    ecc_uncorrected: Option<u64>,
+    pids: Vec<u32>,
+    failure: Option<Failure>,
+    /// Seen by the newest look.
+    fresh: bool,
+    xids: VecDeque<XidReport>,
+    strangers: Vec<u32>,
+    /// A task of ours has it, so that a stranger keeps nobody waiting yet.
+    held: bool,
 }
 
-/// The daemon's side of the probe.
+impl Known {
+    fn new(report: GpuReport) -> Self {
+        Self {
+            report,
+            ecc_uncorrected: None,
+            pids: Vec::new(),
+            failure: None,
+            fresh: false,
+            xids: VecDeque::new(),
+            strangers: Vec::new(),
+            held: false,
+        }
+    }
+}
+
+/// A place in NVML's list.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    asked_at: Option<Millis>,
+    uuids: Vec<String>,
+    failed: Option<Failed>,
+}
+
+/// That the newest look failed, and whether the GPU is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failed {
+    lost: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Gpus {
     ask: SyncSender<()>,
     asked_at: Option<Millis>,
     answered_at: Option<Millis>,
+    looked_at: Option<Millis>,
     /// NVML was there at some time: asked at every beat then.
     present: bool,
-    known: BTreeMap<String, GpuReport>,
-    uuid_of_index: BTreeMap<usize, String>,
+    /// Every place of the list has answered once.
+    complete: bool,
+    slots: Vec<Slot>,
+    known: BTreeMap<String, Known>,
+    trouble: Option<GpuTrouble>,
+    /// A process that starts now finds that library and driver do not fit.
+    unfit: bool,
+    xids: u64,
+    /// A master that judges memory errors itself has spoken.
+    judged: bool,
 }
 
 impl Gpus {
-    /// Starts the thread; `answer` is called on it with each reading.
+    /// Starts the threads; `answer` is called on them with each reading.
     ///
     /// # Errors
     /// Where no thread can be started.
-    pub(crate) fn start(answer: impl FnMut(Reading) + Send + 'static) -> std::io::Result<Self> {
-        let (ask, asked) = sync_channel(1);
-        std::thread::Builder::new()
-            .name("nvml".to_owned())
-            .stack_size(512 * 1024)
-            .spawn(move || serve(&asked, answer))?;
-        Ok(Self::asking(ask))
+    pub(crate) fn start(
+        sources: Sources,
+        answer: impl Fn(Reading) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        Ok(Self::asking(nvml::start(sources, Arc::new(answer))?))
     }
 
-    fn asking(ask: SyncSender<()>) -> Self {
+    pub(super) fn asking(ask: SyncSender<()>) -> Self {
         Self {
             ask,
             asked_at: None,
             answered_at: None,
+            looked_at: None,
             present: false,
+            complete: false,
+            slots: Vec::new(),
             known: BTreeMap::new(),
-            uuid_of_index: BTreeMap::new(),
+            trouble: None,
+            unfit: false,
+            xids: 0,
+            judged: false,
         }
     }
 
     /// Asks for a reading where one is due and none is under way.
     pub(crate) fn poll(&mut self, now: Millis) {
-        let due = self.present || self.answered_at.is_none_or(|at| RETRY_MS <= now.since(at));
+        let every = if self.present { LOOK_MS } else { RETRY_MS };
+        let due = self.looked_at.is_none_or(|at| every <= now.since(at));
         if due && self.asked_at.is_none() && self.ask.try_send(()).is_ok() {
             self.asked_at = Some(now);
+            self.looked_at = Some(now);
         }
     }
 
-    /// True once NVML has said anything, or has had its time.
+    /// True once NVML has said anything of every GPU, or has had its time.
     pub(crate) fn is_settled(&self, now: Millis) -> bool {
-        self.answered_at.is_some() || self.is_overdue(now)
+        let waits = self.slots.iter().any(|slot| !slot.has_answered() && !slot.is_overdue(now));
+        self.answered_at.is_some() && !waits || self.is_overdue(now)
     }
 
     fn is_overdue(&self, now: Millis) -> bool {
         self.asked_at.is_some_and(|at| DEADLINE_MS <= now.since(at))
     }
 
-    pub(crate) fn take(&mut self, reading: Reading, now: Millis) {
+    /// Whether a master says which GPUs memory errors take out.
+    pub(crate) fn leave_judgement(&mut self, judged: bool) {
+        self.judged = judged;
+    }
+
+    /// Takes a reading; true where it changes which GPUs can be used.
+    pub(crate) fn take(&mut self, reading: Reading, now: Millis, unix: UnixMs) -> bool {
+        let news = matches!(reading, Reading::Xid { .. });
+        let faulty = |gpus: &Self| -> Vec<(String, bool)> {
+            let faults = gpus.known.iter().map(|(id, gpu)| (id.clone(), gpus.fault(gpu, now)));
+            faults.map(|(id, fault)| (id, fault.is_some())).collect()
+        };
+        let before = faulty(self);
+        self.take_any(reading, now, unix);
+        news || before != faulty(self)
+    }
+
+    fn take_any(&mut self, reading: Reading, now: Millis, unix: UnixMs) {
+        match reading {
+            Reading::Absent { pci } => {
+                self.answered(now);
+                self.trouble = match (self.present, pci.first()) {
+                    (true, _) => {
+                        let words = "NVIDIA's driver is gone; load it or reboot";
+                        Some(GpuTrouble::Other(words.to_owned()))
+                    }
+                    (false, Some(first)) => Some(GpuTrouble::Unseen(unseen(pci.len(), first))),
+                    (false, None) => None,
+                };
+                self.fail_all("the driver is gone; load it or reboot");
+            }
+            Reading::Broken(why) => {
+                self.answered(now);
+                let words = format!("NVML fails: {why}; reload the driver or reboot");
+                tracing::warn!(why, "NVML fails");
+                self.fail_all(&words);
+                self.trouble = Some(GpuTrouble::Other(words));
+            }
+            Reading::Mismatch => {
+                self.answered(now);
+                self.fail_all(MISMATCH);
+                self.trouble = Some(GpuTrouble::Mismatch(MISMATCH.to_owned()));
+            }
+            Reading::Listed(count) => {
+                self.answered(now);
+                self.trouble = None;
+                self.take_list(count, now);
+            }
+            Reading::Device(index, looks) => self.take_device(index, looks),
+            Reading::Xid { uuid, xid } => self.take_xid(uuid, xid, unix),
+            Reading::Anew { mismatch } => {
+                if mismatch && !self.unfit {
+                    tracing::warn!("{MISMATCH}");
+                }
+                self.unfit = mismatch;
+            }
+        }
+    }
+
+    fn answered(&mut self, now: Millis) {
         self.asked_at = None;
         self.answered_at = Some(now);
-        match reading {
-            Reading::Absent => self.fault_all("the driver is gone; load it or reboot"),
-            Reading::Broken(why) => {
-                tracing::warn!(why, "NVML fails");
-                self.fault_all(&format!("NVML fails: {why}; reload the driver or reboot"));
-            }
-            Reading::Gpus(list) => {
-                self.present = true;
-                self.take_list(list);
-            }
-        }
     }
 
-    fn fault_all(&mut self, why: &str) {
+    fn fail_all(&mut self, why: &str) {
+        for slot in &mut self.slots {
+            slot.asked_at = None;
+        }
         for gpu in self.known.values_mut() {
-            gpu.fault = Some(why.to_owned());
+            gpu.failure = Some(Failure { lost: false, words: why.to_owned() });
         }
     }
 
-    fn take_list(&mut self, list: Vec<Result<GpuReport, String>>) {
-        let before = std::mem::take(&mut self.known);
-        let mut missing = before.clone();
-        let mut unnamed = Vec::new();
-        for (index, gpu) in list.into_iter().enumerate().take(GPUS_MAX) {
-            match gpu {
-                Ok(gpu) => {
-                    missing.remove(&gpu.uuid);
-                    self.uuid_of_index.insert(index, gpu.uuid.clone());
-                    self.known.insert(gpu.uuid.clone(), gpu);
+    fn take_list(&mut self, count: usize, now: Millis) {
+        self.present = true;
+        self.slots.resize_with(count.min(GPUS_MAX), Slot::default);
+        for slot in &mut self.slots {
+            slot.asked_at.get_or_insert(now);
+        }
+        if self.slots.is_empty() {
+            self.settle();
+        }
+    }
+
+    fn take_device(&mut self, index: usize, looks: Result<Vec<Look>, Failure>) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.asked_at = None;
+        match looks {
+            Ok(looks) => {
+                slot.failed = None;
+                slot.uuids = looks.iter().map(|look| look.report.uuid.clone()).collect();
+                for look in looks.into_iter().take(GPUS_MAX) {
+                    self.see(look);
                 }
-                Err(why) => unnamed.push((index, why)),
+            }
+            Err(failure) => {
+                slot.failed = Some(Failed { lost: failure.lost });
+                // A lost GPU does not even say its name; it had one before.
+                if slot.uuids.is_empty() {
+                    let unnamed = format!("index-{index}");
+                    slot.uuids = vec![unnamed.clone()];
+                    let report = GpuReport { name: "unknown".to_owned(), ..blank(&unnamed) };
+                    self.known.entry(unnamed).or_insert_with(|| Known::new(report));
+                }
+                for uuid in &slot.uuids {
+                    if let Some(gpu) = self.known.get_mut(uuid) {
+                        gpu.failure = Some(failure.clone());
+                    }
+                }
             }
         }
-        for (index, why) in unnamed {
-            // A lost GPU does not even say its name; it had one before.
-            let uuid = self.uuid_of_index.get(&index).filter(|uuid| missing.contains_key(*uuid));
-            let mut gpu = uuid.and_then(|uuid| missing.remove(uuid)).unwrap_or_else(|| GpuReport {
-                uuid: format!("index-{index}"),
-                name: "unknown".to_owned(),
-                memory_bytes_total: 0,
-                memory_bytes_used: 0,
-                utilisation: None,
-                fault: None,
-            });
-            gpu.fault = Some(why);
-            self.known.insert(gpu.uuid.clone(), gpu);
+        if self.slots.iter().all(|slot| slot.asked_at.is_none()) {
+            self.settle();
         }
-        for (uuid, mut gpu) in missing {
-            if self.known.len() < GPUS_MAX && !uuid.starts_with("index-") {
-                gpu.fault = Some("NVML no longer lists it".to_owned());
-                self.known.insert(uuid, gpu);
+    }
+
+    fn see(&mut self, look: Look) {
+        let uuid = look.report.uuid.clone();
+        if GPUS_MAX <= self.known.len() && !self.known.contains_key(&uuid) {
+            return;
+        }
+        let gpu = self.known.entry(uuid).or_insert_with(|| Known::new(look.report.clone()));
+        gpu.report = look.report;
+        gpu.ecc_uncorrected = look.ecc_uncorrected;
+        gpu.pids = look.pids;
+        gpu.failure = None;
+        gpu.fresh = true;
+    }
+
+    /// Every place of the list has answered: what none of them named is not there any more.
+    fn settle(&mut self) {
+        self.complete = true;
+        let (good, bad): (Vec<&mut Slot>, Vec<&mut Slot>) =
+            self.slots.iter_mut().partition(|slot| slot.failed.is_none());
+        let named: BTreeSet<&String> = good.iter().flat_map(|slot| &slot.uuids).collect();
+        let mut silent = BTreeSet::new();
+        for slot in bad {
+            // Others moved up in the list.
+            slot.uuids.retain(|uuid| !named.contains(uuid));
+            silent.extend(slot.uuids.iter().cloned());
+        }
+        self.known.retain(|uuid, gpu| {
+            if named.contains(uuid) || silent.contains(uuid) {
+                return true;
+            }
+            // Instances come and go as an operator splits GPUs; a whole GPU does not.
+            let words = "NVML no longer lists it".to_owned();
+            gpu.failure = Some(Failure { lost: true, words });
+            uuid.starts_with("GPU-")
+        });
+    }
+
+    fn take_xid(&mut self, uuid: Option<String>, xid: u64, unix: UnixMs) {
+        self.xids += 1;
+        tracing::warn!(gpu = uuid, xid, "a GPU told of an error");
+        // An event of a split GPU is one of all its instances.
+        let of_instance = |slot: &Slot| slot.uuids.iter().any(|own| own.starts_with("MIG-"));
+        let whole = uuid.filter(|uuid| self.known.contains_key(uuid));
+        let uuids: Vec<String> = match whole {
+            Some(uuid) => vec![uuid],
+            None => {
+                let split = self.slots.iter().filter(|slot| of_instance(slot));
+                split.flat_map(|slot| slot.uuids.clone()).collect()
+            }
+        };
+        let event = XidReport { number: self.xids, xid, at: unix };
+        for uuid in uuids {
+            let Some(gpu) = self.known.get_mut(&uuid) else { continue };
+            gpu.xids.push_back(event);
+            while XIDS_MAX < gpu.xids.len() {
+                gpu.xids.pop_front();
             }
         }
+    }
+
+    /// Processes on each GPU, by its UUID.
+    pub(crate) fn processes(&self) -> Vec<(String, Vec<u32>)> {
+        self.known.iter().map(|(uuid, gpu)| (uuid.clone(), gpu.pids.clone())).collect()
+    }
+
+    /// Says which of a GPU's processes are none of our tasks', and whether a task has it. True
+    /// where that has changed.
+    pub(crate) fn set_strangers(
+        &mut self,
+        uuid: &str,
+        mut strangers: Vec<u32>,
+        held: bool,
+    ) -> bool {
+        let Some(gpu) = self.known.get_mut(uuid) else { return false };
+        strangers.truncate(STRANGERS_MAX);
+        let news = gpu.strangers != strangers;
+        gpu.strangers = strangers;
+        gpu.held = held;
+        news
+    }
+
+    /// Since when nothing was heard of a GPU, where that is too long, in s.
+    fn silence(&self, uuid: &str, now: Millis) -> Option<u64> {
+        let slot = self.slots.iter().find(|slot| slot.uuids.iter().any(|own| own == uuid));
+        let own = slot.filter(|slot| slot.is_overdue(now)).and_then(|slot| slot.asked_at);
+        let all = self.asked_at.filter(|_| self.is_overdue(now));
+        own.or(all).map(|since| now.since(since) / 1000)
+    }
+
+    /// Why new tasks cannot use a GPU, by what the server itself sees.
+    fn fault(&self, gpu: &Known, now: Millis) -> Option<String> {
+        if let Some(seconds) = self.silence(&gpu.report.uuid, now) {
+            return Some(format!("no answer from NVML for {seconds} s"));
+        }
+        if let Some(failure) = &gpu.failure {
+            return Some(failure.words.clone());
+        }
+        if self.unfit {
+            return Some(MISMATCH.to_owned());
+        }
+        if let Some(fault) = &gpu.report.fault {
+            return Some(fault.clone());
+        }
+        if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| 0 < *errors && !self.judged) {
+            return Some(format!("{errors} uncorrected memory errors since the driver was loaded"));
+        }
+        if !gpu.held && !gpu.strangers.is_empty() {
+            let pids: Vec<String> = gpu.strangers.iter().map(u32::to_string).collect();
+            return Some(format!(
+                "its memory is held by process {}, which is no task's; end it",
+                pids.join(", ")
+            ));
+        }
+        None
     }
 
     /// Every GPU that was ever seen, with what is wrong with it now.
     pub(crate) fn reports(&self, now: Millis) -> Vec<GpuReport> {
-        let mut reports: Vec<GpuReport> = self.known.values().cloned().collect();
-        if self.is_overdue(now) {
-            let waited_s = self.asked_at.map_or(0, |at| now.since(at) / 1000);
-            for gpu in &mut reports {
+        let reports = self.known.values().map(|gpu| {
+            let silent = gpu.failure.is_some() || self.silence(&gpu.report.uuid, now).is_some();
+            let mut report = gpu.report.clone();
+            if silent {
                 // The last good numbers are not shown as present ones.
-                gpu.utilisation = None;
-                gpu.fault = Some(format!("no answer from NVML for {waited_s} s"));
+                report.utilisation = None;
+                report.memory_bytes_used = 0;
             }
+            report.fault = self.fault(gpu, now);
+            report
+        });
+        reports.collect()
+    }
+
+    /// What was seen of each GPU, and of those that tasks have and that are not there.
+    pub(crate) fn notes(&self, held: &[String], probed: &[String], now: Millis) -> Vec<GpuNote> {
+        let mut notes: Vec<GpuNote> = self
+            .known
+            .iter()
+            // One that has not said its name yet cannot be told of.
+            .filter(|(uuid, _)| has_name(uuid))
+            .map(|(uuid, gpu)| {
+                let silent = self.silence(uuid, now).map(|_| {
+                    let words = "NVML does not answer".to_owned();
+                    Failure { lost: false, words }
+                });
+                let failure = silent.as_ref().or(gpu.failure.as_ref());
+                let words = failure.map(|failure| &failure.words).or(gpu.report.fault.as_ref());
+                GpuNote {
+                    uuid: uuid.clone(),
+                    answers: gpu.fresh && failure.is_none(),
+                    fault: words.cloned(),
+                    ecc_uncorrected: gpu.ecc_uncorrected,
+                    xids: gpu.xids.iter().copied().collect(),
+                    strangers: gpu.strangers.clone(),
+                    lost: failure.is_some_and(|failure| failure.lost),
+                    probed: probed.contains(uuid)
+                        && !held.contains(uuid)
+                        && self.fault(gpu, now).is_none(),
+                }
+            })
+            .collect();
+        // One that only fails to answer may be the one that a task has.
+        let all_told = self.slots.iter().all(|slot| slot.failed.is_none_or(|failed| failed.lost));
+        if self.complete && self.trouble(now).is_none() && all_told {
+            let gone = held.iter().filter(|uuid| has_name(uuid));
+            let gone = gone.filter(|uuid| !self.known.contains_key(*uuid));
+            notes.extend(gone.map(|uuid| GpuNote {
+                uuid: uuid.clone(),
+                fault: Some("NVML does not list it any more".to_owned()),
+                lost: true,
+                ..GpuNote::default()
+            }));
         }
-        reports
+        notes
+    }
+
+    /// What is wrong with all of them.
+    pub(crate) fn trouble(&self, now: Millis) -> Option<GpuTrouble> {
+        let waits = self.present && self.is_overdue(now);
+        let all_wait = !self.slots.is_empty() && self.slots.iter().all(|slot| slot.is_overdue(now));
+        if waits || all_wait || (self.answered_at.is_none() && self.is_overdue(now)) {
+            let words = "NVML does not answer: a driver that hangs; look at dmesg, and reboot";
+            return Some(GpuTrouble::Hangs(words.to_owned()));
+        }
+        let unfit = self.unfit.then(|| GpuTrouble::Mismatch(MISMATCH.to_owned()));
+        self.trouble.clone().or(unfit)
+    }
+
+    /// For the operator, where fewer can be used than were configured.
+    pub(crate) fn alert(&self, told: &Override, now: Millis) -> Option<String> {
+        let wanted = told.gpus?;
+        let found = u64::try_from(self.usable(told, now).len()).unwrap_or(u64::MAX);
+        (self.present && self.complete && found < wanted).then(|| {
+            format!("capacity.gpus is {wanted}, and {found} can be used: the node offers {found}")
+        })
     }
 
     /// Identifiers for `CUDA_VISIBLE_DEVICES` of the GPUs that can be used, least used first.
@@ -164,201 +461,65 @@ impl Gpus {
     /// Where NVML never answered, the operator's number is believed and the GPUs are called by
     /// their index; where it did, that number can only lower what was found.
     pub(crate) fn usable(&self, told: &Override, now: Millis) -> Vec<String> {
+        self.free(told, &[], &[], now)
+    }
+
+    /// As [`Self::usable`], without those that tasks have and those that a master takes `out`.
+    pub(crate) fn free(
+        &self,
+        told: &Override,
+        taken: &[String],
+        out: &[String],
+        now: Millis,
+    ) -> Vec<String> {
+        let other = |uuid: &String| !taken.contains(uuid) && !out.contains(uuid);
         if !self.present {
-            return (0..told.gpus.unwrap_or(0)).map(|index| index.to_string()).collect();
+            let all = (0..told.gpus.unwrap_or(0)).map(|index| index.to_string());
+            return all.filter(other).collect();
         }
         let mut good: Vec<GpuReport> = self.reports(now);
-        good.retain(|gpu| gpu.fault.is_none());
+        good.retain(|gpu| gpu.fault.is_none() && other(&gpu.uuid));
         good.sort_by(|a, b| (a.memory_bytes_used, &a.uuid).cmp(&(b.memory_bytes_used, &b.uuid)));
         let bound =
             told.gpus.map_or(usize::MAX, |gpus| usize::try_from(gpus).unwrap_or(usize::MAX));
+        let bound = bound.saturating_sub(taken.len());
         good.into_iter().map(|gpu| gpu.uuid).take(bound).collect()
     }
 }
 
-fn serve(asked: &Receiver<()>, mut answer: impl FnMut(Reading)) {
-    let mut nvml = None;
-    while asked.recv().is_ok() {
-        answer(read(&mut nvml));
+/// Whether it is NVIDIA's name for a GPU or an instance of one, not a place in a list.
+fn has_name(uuid: &str) -> bool {
+    uuid.starts_with("GPU-") || uuid.starts_with("MIG-")
+}
+
+impl Slot {
+    fn has_answered(&self) -> bool {
+        self.asked_at.is_none() || !self.uuids.is_empty()
+    }
+
+    fn is_overdue(&self, now: Millis) -> bool {
+        self.asked_at.is_some_and(|at| DEADLINE_MS <= now.since(at))
     }
 }
 
-/// One look. The library stays loaded for as long as it answers.
-fn read(nvml: &mut Option<Nvml>) -> Reading {
-    if nvml.is_none() {
-        match Nvml::init() {
-            Ok(loaded) => *nvml = Some(loaded),
-            Err(error) => return absent_or_broken(&error),
-        }
-    }
-    let Some(loaded) = nvml else { return Reading::Absent };
-    match loaded.device_count() {
-        Ok(count) => Reading::Gpus((0..count).map(|index| device(loaded, index)).collect()),
-        Err(error) => {
-            // Loaded anew at the next look: one failure must not stick.
-            *nvml = None;
-            absent_or_broken(&error)
-        }
+fn blank(uuid: &str) -> GpuReport {
+    GpuReport {
+        uuid: uuid.to_owned(),
+        name: String::new(),
+        memory_bytes_total: 0,
+        memory_bytes_used: 0,
+        utilisation: None,
+        fault: None,
     }
 }
 
-fn absent_or_broken(error: &NvmlError) -> Reading {
-    if matches!(
-        error,
-        NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded
-    ) {
-        return Reading::Absent;
-    }
-    Reading::Broken(error.to_string())
-}
-
-fn device(nvml: &Nvml, index: u32) -> Result<GpuReport, String> {
-    let words = |error: NvmlError| error.to_string();
-    let device = nvml.device_by_index(index).map_err(words)?;
-    let uuid = device.uuid().map_err(words)?;
-    let name = device.name().unwrap_or_else(|_| "unknown".to_owned());
-    let memory = device.memory_info();
-    let fault = match &memory {
-        Err(error) if !is_not_supported(error) => Some(error.to_string()),
-        Ok(_) | Err(_) => {
-            match device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile) {
-                Ok(errors) if 0 < errors => {
-                    Some(format!("{errors} uncorrected memory errors since the driver was loaded"))
-                }
-                Ok(_) => None,
-                Err(error) => is_lost(&error).then(|| error.to_string()),
-            }
-        }
-    };
-    Ok(GpuReport {
-        uuid,
-        name,
-        memory_bytes_total: memory.as_ref().map_or(0, |memory| memory.total),
-        memory_bytes_used: memory.as_ref().map_or(0, |memory| memory.used),
-        utilisation: device
-            .utilization_rates()
-            .ok()
-            .map(|rates| f64::from(rates.gpu.min(100)) / 100.0),
-        fault,
-    })
-}
-
-/// A reading that this GPU, driver or library does not have is no fault of the GPU.
-fn is_not_supported(error: &NvmlError) -> bool {
-    matches!(error, NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_))
-}
-
-fn is_lost(error: &NvmlError) -> bool {
-    matches!(error, NvmlError::GpuLost)
+fn unseen(count: usize, first: &str) -> String {
+    format!(
+        "the PCI bus shows {count} NVIDIA device(s), the first at {first}, and NVML is not to be \
+         had: install the driver with libnvidia-ml.so.1, and use an agent that is not static"
+    )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gpu(uuid: &str, memory_bytes_used: u64) -> GpuReport {
-        GpuReport {
-            uuid: uuid.to_owned(),
-            name: "H".to_owned(),
-            memory_bytes_total: 80,
-            memory_bytes_used,
-            utilisation: Some(0.5),
-            fault: None,
-        }
-    }
-
-    fn gpus() -> (Gpus, Receiver<()>) {
-        let (ask, asked) = sync_channel(1);
-        (Gpus::asking(ask), asked)
-    }
-
-    fn four() -> Reading {
-        Reading::Gpus((0..4).map(|n| Ok(gpu(&format!("GPU-{n}"), 10 - n))).collect())
-    }
-
-    #[test]
-    fn this_machine_answers_with_or_without_a_library() {
-        let (tx, rx) = std::sync::mpsc::channel();
-        let mut gpus = Gpus::start(move |reading| tx.send(reading).unwrap()).unwrap();
-        gpus.poll(Millis(0));
-        let reading = rx.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
-        let without = matches!(reading, Reading::Absent);
-        gpus.take(reading, Millis(5));
-        assert!(gpus.is_settled(Millis(5)));
-        let reports = gpus.reports(Millis(5));
-        println!("{reports:?}");
-        assert_eq!(without, reports.is_empty() && !gpus.present);
-        let good = reports.iter().filter(|gpu| gpu.fault.is_none()).count();
-        for gpu in reports {
-            let sound = gpu.uuid.starts_with("GPU-") && 0 < gpu.memory_bytes_total;
-            assert!(sound || gpu.fault.is_some(), "{gpu:?}");
-        }
-        assert_eq!(gpus.usable(&Override::default(), Millis(5)).len(), good);
-    }
-
-    #[test]
-    fn absence_is_normal_and_looked_at_again_later() {
-        let (mut gpus, asked) = gpus();
-        gpus.poll(Millis(0));
-        asked.try_recv().unwrap();
-        gpus.take(Reading::Absent, Millis(1));
-        gpus.poll(Millis(59_000));
-        assert!(asked.try_recv().is_err(), "not before its time");
-        gpus.poll(Millis(60_001));
-        asked.try_recv().unwrap();
-        gpus.take(four(), Millis(60_002));
-        assert_eq!(gpus.reports(Millis(60_002)).len(), 4, "a first failure does not stick");
-        let told = Override { gpus: Some(2), ..Override::default() };
-        assert_eq!(gpus.usable(&told, Millis(60_002)), ["GPU-3", "GPU-2"], "least used first");
-    }
-
-    #[test]
-    fn a_lost_gpu_keeps_its_name_and_the_others_their_place() {
-        let (mut gpus, _asked) = gpus();
-        gpus.take(four(), Millis(0));
-        let list = (0..4).map(|n| match n {
-            2 => Err("the GPU is lost".to_owned()),
-            _ => Ok(gpu(&format!("GPU-{n}"), 0)),
-        });
-        gpus.take(Reading::Gpus(list.collect()), Millis(1));
-        let reports = gpus.reports(Millis(1));
-        let faults: Vec<_> = reports.iter().map(|gpu| gpu.fault.as_deref()).collect();
-        assert_eq!(faults, [None, None, Some("the GPU is lost"), None]);
-        assert_eq!(gpus.usable(&Override::default(), Millis(1)), ["GPU-0", "GPU-1", "GPU-3"]);
-        gpus.take(Reading::Gpus(vec![Ok(gpu("GPU-0", 0))]), Millis(2));
-        assert_eq!(gpus.usable(&Override::default(), Millis(2)), ["GPU-0"]);
-        assert_eq!(gpus.reports(Millis(2)).len(), 4, "what was there stays listed");
-        gpus.take(four(), Millis(3));
-        assert_eq!(gpus.usable(&Override::default(), Millis(3)).len(), 4, "and may come back");
-    }
-
-    #[test]
-    fn a_call_that_never_returns_is_a_fault_of_all_and_stops_nothing() {
-        let (mut gpus, _asked) = gpus();
-        gpus.take(four(), Millis(0));
-        gpus.poll(Millis(1000));
-        assert!(gpus.reports(Millis(5999)).iter().all(|gpu| gpu.fault.is_none()));
-        let late = gpus.reports(Millis(8000));
-        assert!(late.iter().all(|gpu| gpu.fault.as_deref() == Some("no answer from NVML for 7 s")));
-        assert!(gpus.usable(&Override::default(), Millis(8000)).is_empty());
-        gpus.take(four(), Millis(9000));
-        assert_eq!(gpus.usable(&Override::default(), Millis(9000)).len(), 4);
-    }
-
-    #[test]
-    fn a_driver_that_goes_away_faults_what_was_there() {
-        let (mut gpus, _asked) = gpus();
-        gpus.take(four(), Millis(0));
-        gpus.take(Reading::Broken("version mismatch".to_owned()), Millis(1));
-        let words = gpus.reports(Millis(1))[0].fault.clone().unwrap();
-        assert!(words.contains("version mismatch") && words.contains("reboot"), "{words}");
-    }
-
-    #[test]
-    fn an_operators_number_is_believed_where_nvml_says_nothing() {
-        let (mut gpus, _asked) = gpus();
-        gpus.take(Reading::Absent, Millis(0));
-        let told = Override { gpus: Some(2), ..Override::default() };
-        assert_eq!(gpus.usable(&told, Millis(0)), ["0", "1"]);
-    }
-}
+#[path = "gpu_tests.rs"]
+mod tests;

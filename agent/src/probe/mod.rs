@@ -2,4 +2,5 @@
 
 pub(crate) mod gpu;
 pub(crate) mod host;
+pub(crate) mod nvml;
 pub(crate) mod sockets;

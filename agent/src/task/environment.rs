@@ -20,6 +20,8 @@ pub(crate) struct Place<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) user: &'a TaskUser,
     pub(crate) task_address: &'a str,
+    /// Where it listens; a PS scheduler goes by its root port.
+    pub(crate) port: Option<u16>,
     pub(crate) python_package: Option<&'a Path>,
     /// Identifiers of the task's GPUs.
     pub(crate) gpus: &'a [String],
@@ -95,6 +97,9 @@ pub(crate) fn of_task(
     set("DMLC_NUM_WORKER", launch.shape.workers.to_string());
     set("DMLC_NUM_SERVER", launch.shape.servers.to_string());
     set("DMLC_NODE_HOST", place.task_address.to_owned());
+    if let Some(port) = place.port {
+        set("PORT", port.to_string());
+    }
     // Empty hides every GPU: a task that asked for none must not take a neighbour's memory.
     set("CUDA_VISIBLE_DEVICES", place.gpus.join(","));
     Ok(environment)
@@ -136,7 +141,7 @@ fn common(
     environment.insert("OMP_NUM_THREADS".to_owned(), threads.to_string());
     for (name, value) in own {
         let reserved = RESERVED_ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
-        // ps-lite binds an inherited PORT, so that two tasks of a node could not live together.
+        // ps-lite binds the port of PORT, which is the agent's to choose.
         if !reserved && name != "PORT" {
             environment.insert(name.clone(), value.clone());
         }
@@ -221,12 +226,14 @@ mod tests {
             gid: Gid::from_raw(65_534),
             home: PathBuf::from("/nonexistent"),
             switch: true,
+            helpers: None,
         };
         let place = Place {
             mark: &mark.parse().unwrap(),
             folder: Path::new("/state/tasks/j12-g3"),
             user: &user,
             task_address: "10.0.0.7",
+            port: (mark != "n1/j12/3/scheduler0").then_some(10_004),
             python_package: Some(Path::new("/opt/python")),
             gpus,
             assigned: false,
@@ -256,6 +263,7 @@ mod tests {
             ("DMLC_NUM_WORKER", "3"),
             ("DMLC_NUM_SERVER", "2"),
             ("DMLC_NODE_HOST", "10.0.0.7"),
+            ("PORT", "10004"),
             ("OMP_NUM_THREADS", "3"),
             ("PYTHONPATH", "/opt/python"),
             ("PYTHONUNBUFFERED", "1"),

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, PipeWriter, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,21 @@ use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::cgroup::Group;
 use crate::config::TaskUser;
 use crate::procfs::{self, Mark};
-use crate::task::process::{End, Prepared};
+use crate::task::launcher::{self, Failure, Seat};
+use crate::task::process::{self, End, Prepared, Refused};
+use crate::task::recipe::script_of;
+
+pub(crate) use crate::task::recipe::Recipe;
 
 /// For the import, which takes a second or two. One that hangs must not hold up a generation for
 /// longer than it can bear.
@@ -39,57 +44,13 @@ const ORDERS_MAX: usize = 16;
 /// Largest answer: an error text, and some.
 const ANSWER_BYTES_MAX: usize = 16_384;
 
-/// What a fork server is started from; another one cannot stand in for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recipe {
-    /// The interpreter and its flags.
-    words: Vec<String>,
-    /// The job's own.
-    environment: BTreeMap<String, String>,
-}
-
-/// Flags that say nothing of what is imported from where.
-const PLAIN_FLAGS: [&str; 5] = ["-u", "-B", "-O", "-OO", "-q"];
-
-/// How many words of a command come before its script; none where it is not a Python interpreter
-/// with plain flags and a script.
-fn script_of(command: &[String]) -> Option<usize> {
-    let program = Path::new(command.first()?).file_name()?.to_str()?;
-    let version = program.strip_prefix("python")?;
-    let plain = version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let flags = command[1..].iter().take_while(|word| PLAIN_FLAGS.contains(&word.as_str()));
-    let script = 1 + flags.count();
-    let is_script = command.get(script).is_some_and(|word| {
-        !word.starts_with('-') && Path::new(word).extension().is_some_and(|end| end == "py")
-    });
-    (plain && is_script).then_some(script)
-}
-
-impl Recipe {
-    /// None where the tasks of such a job can only be started from nothing.
-    pub(crate) fn of(command: &[String], environment: &BTreeMap<String, String>) -> Option<Self> {
-        let script = script_of(command)?;
-        // Taken from the working directory, which the server does not start in: a module that
-        // lies there must not come before one that it imports.
-        let relative = |path: &String| path.split(':').any(|part| !part.starts_with('/'));
-        if environment.get("PYTHONPATH").is_some_and(relative) {
-            return None;
-        }
-        Some(Self { words: command[..script].to_vec(), environment: environment.clone() })
-    }
-
-    /// The job's own variables.
-    pub(crate) fn environment(&self) -> &BTreeMap<String, String> {
-        &self.environment
-    }
-}
-
 /// One task for a fork server.
 #[derive(Debug)]
 struct Request {
     bytes: Vec<u8>,
     output: OwnedFd,
     mark: Mark,
+    group: Option<Group>,
     gpus: bool,
     cancelled: Arc<AtomicBool>,
     reply: oneshot::Sender<Result<Forked, String>>,
@@ -158,8 +119,9 @@ impl Handle {
         let bytes = [&length.to_be_bytes()[..], &json].concat();
         let output = task.output.try_clone().map_err(|error| error.to_string())?.into();
         let (reply, answer) = oneshot::channel();
-        let (mark, gpus, cancelled) = (task.mark.clone(), task.gpus, Arc::clone(cancelled));
-        let request = Request { bytes, output, mark, gpus, cancelled, reply };
+        let (mark, group) = (task.mark.clone(), task.group.clone());
+        let (gpus, cancelled) = (task.gpus, Arc::clone(cancelled));
+        let request = Request { bytes, output, mark, group, gpus, cancelled, reply };
         let gone = || "it has ended".to_owned();
         self.requests.send(request).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -177,6 +139,8 @@ pub(crate) struct Start<'a> {
     pub(crate) log: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) user: &'a TaskUser,
+    /// Its own control group, made already.
+    pub(crate) group: Option<Group>,
     /// Whether training processes come first while it imports.
     pub(crate) low: bool,
 }
@@ -206,38 +170,55 @@ pub(crate) fn start(start: Start<'_>) -> Result<(Handle, oneshot::Receiver<Gone>
         flight: None,
         children: BTreeMap::new(),
     };
+    let (user, group) = (start.user.clone(), start.group);
+    let directory = start.folder.display().to_string();
+    let words = start.recipe.words.clone();
     tokio::spawn(async move {
-        let gone = keeper.keep(child).await;
+        let seat = Seat { group: group.as_ref(), user: &user, directory: &directory };
+        let gone = keeper.keep(child, |failure| process::describe(failure, seat, &words)).await;
+        if let Some(group) = &group {
+            // A process that it half forked; tasks are in groups of their own.
+            group.kill();
+            let _busy = group.remove();
+        }
         // The loop has ended where nobody listens any more.
         let _ = tell.send(gone);
     });
     Ok((Handle { requests }, ended))
 }
 
+/// Its standard output says how its launch went.
 fn spawn(start: &Start<'_>) -> io::Result<(UnixStream, Child)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let log = File::create(&start.log)?;
-    let (program, flags) = start.recipe.words.split_first().expect("a recipe has a program");
-    let mut command = Command::new(program);
+    let mut words = start.recipe.words.clone();
+    let when = if start.low { "low" } else { "now" };
+    words.extend(["-m", "optimus.forkserver", when].map(str::to_owned));
+    // Room for the arguments of its tasks in what the kernel shows of them.
+    words.push(" ".repeat(2048));
+    let directory = start.folder.display().to_string();
+    let seat = Seat { group: start.group.as_ref(), user: start.user, directory: &directory };
+    let mut command = Command::from(launcher::command(seat, &words, &start.environment));
     command
-        .args(flags)
-        .args(["-m", "optimus.forkserver", if start.low { "low" } else { "now" }])
-        // Room for the arguments of its tasks in what the kernel shows of them.
-        .arg(" ".repeat(2048))
-        .env_clear()
-        .envs(&start.environment)
-        .current_dir(&start.folder)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(log.try_clone()?)
+        .stdout(Stdio::piped())
         .stderr(log)
-        .process_group(0)
         .kill_on_drop(false);
-    if start.user.switch {
-        command.uid(start.user.uid.as_raw()).gid(start.user.gid.as_raw());
-    }
     let child = command.spawn()?;
     Ok((UnixStream::from_std(ours)?, child))
+}
+
+/// How the launch of a server went that has ended.
+async fn launched(mut child: Child) -> Result<(), Failure> {
+    let mut words = Vec::new();
+    if let Some(pipe) = child.stdout.take() {
+        // It is closed already; a bound all the same.
+        if let Err(error) = pipe.take(ANSWER_BYTES_MAX as u64).read_to_end(&mut words).await {
+            tracing::debug!(%error, "cannot hear a launcher");
+        }
+    }
+    launcher::heard(&words[..])
 }
 
 /// Why a fork server is gone.
@@ -266,8 +247,26 @@ enum Import {
 #[derive(Debug)]
 struct Flight {
     mark: Mark,
+    group: Option<Group>,
+    /// Lets the forked process begin; it ends where this is dropped first.
+    opener: PipeWriter,
     reply: oneshot::Sender<Result<Forked, String>>,
     until: Instant,
+}
+
+impl Flight {
+    /// Puts the forked process into its task's group, and only then lets it begin.
+    fn begin(&self, pid: i32, ended: bool) -> Result<(), String> {
+        match &self.group {
+            Some(group) if !ended => group.take(pid).map_err(|error| {
+                format!("cannot move it to {}: {error}", group.path().display())
+            })?,
+            Some(_) | None => {}
+        }
+        // One that has ended meanwhile shows in its end.
+        let _ended = (&self.opener).write_all(b".");
+        Ok(())
+    }
 }
 
 /// Talks with one fork server for as long as that lives.
@@ -286,7 +285,7 @@ struct Keeper {
 
 impl Keeper {
     /// Returns why it ended.
-    async fn keep(mut self, mut child: Child) -> Gone {
+    async fn keep(mut self, mut child: Child, describe: impl FnOnce(&Failure) -> Refused) -> Gone {
         let ended = self.talk().await;
         // Closed first: a task in the middle of being forked sees it, and runs nothing.
         drop(self.write);
@@ -297,7 +296,12 @@ impl Keeper {
         if let Err(error) = child.wait().await {
             tracing::warn!(%error, "cannot wait for a fork server");
         }
-        let gone = ended.err().unwrap_or_default();
+        let mut gone = ended.err().unwrap_or_default();
+        if !gone.why.is_empty()
+            && let Err(failure) = launched(child).await
+        {
+            gone.why = describe(&failure).words;
+        }
         let replies = self.flight.map(|flight| flight.reply);
         for reply in replies.into_iter().chain(self.waiting.into_iter().map(|one| one.reply)) {
             let _nobody = reply.send(Err(gone.why.clone()));
@@ -348,16 +352,18 @@ impl Keeper {
     }
 
     async fn send(&mut self, request: Request, opened_gpus: bool) -> Result<(), String> {
-        let Request { bytes, output, mark, gpus, reply, .. } = request;
+        let Request { bytes, output, mark, group, gpus, reply, .. } = request;
         if gpus && opened_gpus {
             let _gone = reply.send(Err("its import has opened a GPU".to_owned()));
             return Ok(());
         }
-        self.flight = Some(Flight { mark, reply, until: Instant::now() + FORK_LIMIT });
+        let (gate, opener) = io::pipe().map_err(|error| error.to_string())?;
+        let until = Instant::now() + FORK_LIMIT;
+        self.flight = Some(Flight { mark, group, opener, reply, until });
         let line = self.write.as_ref();
         let sent = line
             .async_io(Interest::WRITABLE, || {
-                let rights = [output.as_raw_fd()];
+                let rights = [output.as_raw_fd(), gate.as_raw_fd()];
                 let rights = [ControlMessage::ScmRights(&rights)];
                 let parts = [IoSlice::new(&bytes)];
                 let flags = MsgFlags::MSG_NOSIGNAL;
@@ -404,10 +410,13 @@ impl Keeper {
         match process {
             // Of one that has ended already the kernel shows no environment.
             Some(process) if process.group == pid && (ours || ended) => {
-                let (tell, end) = oneshot::channel();
-                self.children.insert(pid, tell);
-                let forked = Forked { pid, start_ticks: process.start_ticks, end };
-                let _gone = flight.reply.send(Ok(forked));
+                let begun = flight.begin(pid, ended);
+                let forked = begun.map(|()| {
+                    let (tell, end) = oneshot::channel();
+                    self.children.insert(pid, tell);
+                    Forked { pid, start_ticks: process.start_ticks, end }
+                });
+                let _gone = flight.reply.send(forked);
                 Ok(())
             }
             Some(_) | None => {
@@ -422,45 +431,5 @@ async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn recipe(command: &[&str], path: Option<&str>) -> Option<Recipe> {
-        let command: Vec<_> = command.iter().map(|word| (*word).to_owned()).collect();
-        let path = path.map(|path| ("PYTHONPATH".to_owned(), path.to_owned()));
-        Recipe::of(&command, &path.into_iter().collect())
-    }
-
-    #[test]
-    fn only_an_interpreter_with_plain_flags_and_a_script_is_forked() {
-        for command in [
-            &["python3", "train.py", "--rate", "1"][..],
-            &["/opt/env/bin/python3.11", "-u", "-B", "a/b.py"],
-            &["python", "x.py"],
-        ] {
-            assert!(recipe(command, None).is_some(), "{command:?}");
-        }
-        for command in [
-            &["sh", "-c", "python3 train.py"][..],
-            &["python3"],
-            &["python3", "-m", "train"],
-            &["python3", "-c", "import train"],
-            &["python3", "-I", "train.py"],
-            &["python3", "-X", "dev", "train.py"],
-            &["python3", "-"],
-            &["python3", "folder"],
-            &["pythonic", "train.py"],
-            &["ipython", "train.py"],
-            &[],
-        ] {
-            assert!(recipe(command, None).is_none(), "{command:?}");
-        }
-        assert!(recipe(&["python3", "a.py"], Some("/a:/b")).is_some());
-        assert!(recipe(&["python3", "a.py"], Some("/a:b")).is_none());
-        assert!(recipe(&["python3", "a.py"], Some("/a:")).is_none());
     }
 }

@@ -4,18 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
+
+use crate::cgroup::Tree;
 use crate::config::TaskUser;
 use crate::procfs::{Census, Mark};
-use crate::task::adopt::first_of;
 use crate::task::forkserver::{Forked, Handle};
-use crate::task::process::{self, Prepared, Started, Waiter};
+use crate::task::process::{self, Prepared, Refused, Started, Waiter};
+
+/// How long a process that was only half forked may take to be gone.
+const CLEAR_LIMIT: Duration = Duration::from_secs(3);
+const CLEAR_EVERY: Duration = Duration::from_millis(10);
 
 /// What starts tasks, beside the tasks themselves.
 #[derive(Debug)]
 pub(crate) struct Starter {
     pub(crate) user: TaskUser,
     pub(crate) state_dir: PathBuf,
+    /// Makes the tasks' groups; none where this machine has none.
+    pub(crate) tree: Option<Tree>,
     /// The job's fork servers by threads.
     pub(crate) forks: BTreeMap<u64, Handle>,
     pub(crate) cancelled: Arc<AtomicBool>,
@@ -34,9 +44,9 @@ impl Starter {
         for task in tasks {
             let mark = task.mark.clone();
             let started = if self.cancelled.load(Ordering::Relaxed) {
-                Err("not started: the generation was stopped first".to_owned())
+                Err(stopped_first())
             } else if let Some(why) = &failed {
-                Err(format!("not started: {why}"))
+                Err(Refused::untried(format!("not started: {why}")))
             } else {
                 self.start(task).await
             };
@@ -50,7 +60,21 @@ impl Starter {
     }
 
     async fn start(&self, task: Prepared) -> Started {
+        let group = task.group.clone();
+        let started = self.try_start(task).await;
+        if let (Err(_), Some(group)) = (&started, group) {
+            // Nothing is in it, or only what is not worth to wait for.
+            group.kill();
+            if let Err(error) = group.remove() {
+                tracing::debug!(group = %group.path().display(), %error, "a control group stays");
+            }
+        }
+        started
+    }
+
+    async fn try_start(&self, task: Prepared) -> Started {
         process::check(&task, &self.user)?;
+        self.make_group(&task).await?;
         if let Some(server) = self.forks.get(&task.threads) {
             match server.fork(&task, &self.cancelled).await {
                 Ok(Forked { pid, start_ticks, end }) => {
@@ -58,29 +82,59 @@ impl Starter {
                 }
                 Err(why) => {
                     tracing::warn!(task = %task.mark, why, "not forked; starts from nothing");
-                    if let Some(started) = self.forked_all_the_same(&task.mark) {
-                        return Ok(started);
-                    }
+                    self.clear(&task.mark).await?;
                 }
             }
             if self.cancelled.load(Ordering::Relaxed) {
-                return Err("not started: the generation was stopped first".to_owned());
+                return Err(stopped_first());
             }
         }
         let user = self.user.clone();
-        tokio::task::spawn_blocking(move || process::start(task, &user))
-            .await
-            .unwrap_or_else(|panic| Err(format!("cannot start: {panic}")))
+        blocking(move || process::start(task, &user)).await
     }
 
-    /// A server may have ended between a fork and its answer: then the task is there, and nobody
-    /// will tell of its end.
-    fn forked_all_the_same(&self, mark: &Mark) -> Option<(Waiter, i32, u64)> {
-        let uids = BTreeSet::from([self.user.uid.as_raw()]);
-        let census = Census::take(&mark.node, &self.state_dir, &uids);
-        let members = census.of_task(mark, None);
-        let first = first_of(&members)?;
-        let (_, never) = tokio::sync::oneshot::channel();
-        Some((Waiter::Forked(never), first.pid, first.start_ticks))
+    async fn make_group(&self, task: &Prepared) -> Result<(), Refused> {
+        let (Some(tree), Some(group)) = (self.tree.clone(), task.group.clone()) else {
+            return Ok(());
+        };
+        let limits = task.limits;
+        blocking(move || {
+            tree.make(&group, &limits).map_err(|error| {
+                let refused = Refused::by("cannot start: no control group", &error);
+                Refused { server: true, ..refused }
+            })
+        })
+        .await
     }
+
+    /// A server may have ended between a fork and its answer. Such a process waits at its gate,
+    /// which nobody opens any more, so it runs nothing and ends: a second one must not start
+    /// beside it.
+    async fn clear(&self, mark: &Mark) -> Result<(), Refused> {
+        let uids = BTreeSet::from([self.user.uid.as_raw()]);
+        let limit = Instant::now() + CLEAR_LIMIT;
+        loop {
+            let census = Census::take(&mark.node, &self.state_dir, &uids);
+            let left = census.of_task(mark, None);
+            if left.is_empty() {
+                return Ok(());
+            }
+            process::signal(None, &left, Signal::SIGKILL);
+            if limit < Instant::now() {
+                return Err("cannot start: a process of it was half started and stays".into());
+            }
+            tokio::time::sleep(CLEAR_EVERY).await;
+        }
+    }
+}
+
+fn stopped_first() -> Refused {
+    Refused::untried("not started: the generation was stopped first".to_owned())
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|panic| Err(format!("cannot start: {panic}").into()))
 }

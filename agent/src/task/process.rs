@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::Stdio;
 
 use nix::errno::Errno;
@@ -13,8 +13,10 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
+use crate::cgroup::{Group, Limits, errno_of};
 use crate::config::TaskUser;
 use crate::procfs::{self, Mark, Process};
+use crate::task::launcher::{self, Failure, Seat, Step};
 
 /// All that is needed to start one task.
 #[derive(Debug)]
@@ -27,6 +29,9 @@ pub(crate) struct Prepared {
     /// Where the PS scheduler will listen: tried just before it starts, because ps-lite would
     /// end without naming the port, and every other process would wait for ever.
     pub(crate) listens_at: Option<SocketAddr>,
+    /// Its control group; none where this machine has no such groups.
+    pub(crate) group: Option<Group>,
+    pub(crate) limits: Limits,
     /// Threads of its computation, and whether it has GPUs.
     pub(crate) threads: u64,
     pub(crate) gpus: bool,
@@ -44,7 +49,64 @@ pub(crate) enum Waiter {
 pub(crate) type End = (Option<i32>, Option<i32>);
 
 /// A task that was started, with its pid and start time, or why it could not be.
-pub(crate) type Started = Result<(Waiter, i32, u64), String>;
+pub(crate) type Started = Result<(Waiter, i32, u64), Refused>;
+
+/// Why a task was not started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) words: String,
+    pub(crate) errno: Option<i32>,
+    /// The server is at fault, not the job.
+    pub(crate) server: bool,
+    /// Nobody tried: its generation was stopped, or another task could not be started.
+    pub(crate) untried: bool,
+}
+
+impl Refused {
+    pub(crate) fn untried(words: String) -> Self {
+        Self { words, untried: true, ..Self::default() }
+    }
+
+    /// `words` and the kernel's error.
+    pub(crate) fn by(words: &str, error: &io::Error) -> Self {
+        let errno = errno_of(error);
+        let server = errno.is_some_and(is_servers);
+        Self { words: format!("{words}: {error}"), errno, server, untried: false }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(words: String) -> Self {
+        Self { words, ..Self::default() }
+    }
+}
+
+impl From<&str> for Refused {
+    fn from(words: &str) -> Self {
+        words.to_owned().into()
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// Errors that another server would not have: no process, memory, space or descriptor is left,
+/// or a disk fails.
+fn is_servers(errno: i32) -> bool {
+    let at_fault = [
+        Errno::EAGAIN,
+        Errno::ENOMEM,
+        Errno::ENOSPC,
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::EROFS,
+        Errno::EIO,
+    ];
+    at_fault.contains(&Errno::from_raw(errno))
+}
 
 impl Waiter {
     /// How the process ended; none where nobody can know.
@@ -62,60 +124,65 @@ impl Waiter {
 ///
 /// # Errors
 /// In words.
-pub(crate) fn check(task: &Prepared, user: &TaskUser) -> Result<(), String> {
+pub(crate) fn check(task: &Prepared, user: &TaskUser) -> Result<(), Refused> {
     if user.uid.is_root() {
-        return Err("cannot start: a task never runs as root; set task_user".to_owned());
+        return Err("cannot start: a task never runs as root; set task_user".into());
     }
     if let Some(address) = task.listens_at {
         TcpListener::bind(address).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::AddrInUse {
-                format!("root port {} is busy", address.port())
+            if error.kind() == io::ErrorKind::AddrInUse {
+                format!("root port {} is busy", address.port()).into()
             } else {
-                format!("cannot listen at root address {address}: {error}")
+                Refused::by(&format!("cannot listen at root address {address}"), &error)
             }
         })?;
     }
     Ok(())
 }
 
-/// Starts a task from nothing. Blocks for as long as the file system does, hence never on the
-/// daemon's own thread.
+/// Starts a task from nothing, in its group from its first instruction on. Blocks for as long as
+/// the file system does, hence never on the daemon's own thread.
 pub(crate) fn start(task: Prepared, user: &TaskUser) -> Started {
-    let (program, arguments) = task.command.split_first().ok_or("cannot start: no command")?;
-    let errors = task.output.try_clone().map_err(|error| format!("cannot start: {error}"))?;
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(&task.environment)
-        .current_dir(&task.working_directory)
-        .stdin(Stdio::null())
-        .stdout(task.output)
-        .stderr(errors)
-        .process_group(0)
-        .kill_on_drop(false);
-    if user.switch {
-        // The standard library clears the supplementary groups with this when it is root.
-        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
-    }
-    let child = command
-        .spawn()
-        .map_err(|error| describe(&error, program, &task.working_directory, user))?;
+    let directory = task.working_directory.as_str();
+    let seat = Seat { group: task.group.as_ref(), user, directory };
+    let mut command = launcher::command(seat, &task.command, &task.environment);
+    let refused = |error: &io::Error| Refused::by("cannot start", error);
+    let (words, tell) = io::pipe().map_err(|error| refused(&error))?;
+    command.stdin(Stdio::null()).stdout(tell).stderr(task.output);
+    let mut command = Command::from(command);
+    let child = command.kill_on_drop(false).spawn().map_err(|error| refused(&error))?;
+    // With it this process's own end of the pipe is closed.
+    drop(command);
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.ok_or("cannot start: it has no process id")?;
     // Not yet reaped, so the number is still this process's, even where it ended already.
     let start_ticks = procfs::process(pid).map_or(0, |process| process.start_ticks);
+    launcher::heard(BufReader::new(words))
+        .map_err(|failure| describe(&failure, seat, &task.command))?;
     Ok((Waiter::Child(child), pid, start_ticks))
 }
 
-/// The kernel's error does not say whether it means the program or its folder.
-fn describe(error: &std::io::Error, program: &str, folder: &str, user: &TaskUser) -> String {
-    let what = if Path::new(folder).is_dir() {
-        format!("{program:?} in {folder:?}")
-    } else {
-        format!("working_directory {folder:?}")
+/// Words for what a launcher could not do.
+pub(crate) fn describe(failure: &Failure, seat: Seat<'_>, command: &[String]) -> Refused {
+    let Seat { group, user, directory } = seat;
+    let program = command.first().map_or("", String::as_str);
+    let what = match failure.step {
+        Step::Launch => format!("{program:?}: its launcher ended too soon"),
+        Step::Group => {
+            let path = group.map(|group| group.path().display().to_string()).unwrap_or_default();
+            format!("in control group {path}")
+        }
+        Step::User => format!("as user {}", user.name),
+        Step::Directory => format!("working_directory {directory:?} as user {}", user.name),
+        Step::Program => format!("{program:?} in {directory:?} as user {}", user.name),
     };
-    format!("cannot start {what} as user {}: {error}", user.name)
+    let words = format!("cannot start {what}");
+    let mut refused = match failure.errno {
+        Some(errno) => Refused::by(&words, &io::Error::from_raw_os_error(errno)),
+        None => words.into(),
+    };
+    refused.server |= matches!(failure.step, Step::Group | Step::User);
+    refused
 }
 
 /// Sends a signal to processes of a task, and to its group as one where that is proved to be the

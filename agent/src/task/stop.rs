@@ -3,8 +3,6 @@
 use model::Millis;
 use nix::sys::signal::Signal;
 
-use crate::procfs::Process;
-
 /// After this long a time of being killed without dying, a process is named in the log.
 const UNKILLABLE_MS: u64 = 5000;
 
@@ -61,19 +59,6 @@ impl Stop {
             return Step::Unkillable;
         }
         Step::Send(Signal::SIGKILL)
-    }
-}
-
-/// Names the processes that outlive KILL: a person must look at what they wait for.
-pub(crate) fn name_unkillable(mark: &crate::procfs::Mark, members: &[&Process]) {
-    for process in members {
-        tracing::error!(
-            task = %mark,
-            pid = process.pid,
-            state = %process.state,
-            waits_in = crate::procfs::wait_channel(process.pid),
-            "a process cannot be killed; its task stays reported as running until it is gone"
-        );
     }
 }
 

@@ -1,12 +1,18 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod gpus;
+mod isolation;
+mod ports;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::job::Fault;
 use crate::units::{DurationMs, cpus_milli, parse_bytes};
+
+pub use gpus::GpuConfig;
 
 /// `master.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +35,7 @@ pub struct MasterConfig {
     pub jobs: JobTimesConfig,
     pub limits: LimitsConfig,
     pub stragglers: StragglerConfig,
+    pub gpus: GpuConfig,
 }
 
 /// `agent.toml`.
@@ -42,8 +49,23 @@ pub struct AgentConfig {
     pub state_dir: Option<String>,
     /// Numeric address at which other nodes' tasks reach tasks here.
     pub task_address: String,
+    /// First and last port that tasks here listen at, but for PS schedulers; outside the range of
+    /// ephemeral ports.
+    pub task_ports: (u16, u16),
+    /// What keeps strangers from the ports of tasks: one of [`FILTERS`].
+    pub filter: String,
     /// User for tasks where the agent runs as root; the agent's own user elsewhere.
     pub task_user: String,
+    /// Whose tasks they are where the agent runs as root: one of [`TASK_USERS`].
+    pub task_user_from: String,
+    /// Tasks run as no user below this number.
+    pub task_uid_min: u32,
+    /// Folder of the cgroup v2 tree for the groups of tasks; found by the agent where none.
+    pub cgroup_root: Option<String>,
+    /// Whether a task gets no more than its CPUs, also where others are idle.
+    pub cpu_limit: bool,
+    /// Most processes and threads of a task.
+    pub pids_max: u32,
     /// Folder that holds the Python package `optimus`, put on `PYTHONPATH` of each task.
     pub python_package: Option<String>,
     pub beat: DurationMs,
@@ -68,7 +90,18 @@ pub struct TlsConfig {
     pub ca: Option<String>,
     pub certificate: Option<String>,
     pub key: Option<String>,
+    /// A bundle of certificate, key and CA, taken in where the daemon has nothing usable yet;
+    /// the default is `enrolment` among the credentials that systemd hands over.
+    pub enrolment: Option<String>,
+    /// A list of revoked certificates; one that was sent to the master counts beside it.
+    pub revocations: Option<String>,
 }
+
+/// Packet filters: rules that the agent sets through `nft` where it is root, or none.
+pub const FILTERS: [&str; 2] = ["nft", "off"];
+/// Where the user of tasks comes from: `setting` is `task_user`, `submitter` whoever submitted the
+/// job.
+pub const TASK_USERS: [&str; 2] = ["setting", "submitter"];
 
 /// Policies that a daemon can run: those that need no more than its jobs tell.
 pub const POLICIES: [&str; 4] = ["horizon", "optimus", "drf", "tetris"];
@@ -112,6 +145,9 @@ pub struct NodeTimesConfig {
     pub down: DurationMs,
     /// After a start of the master no node is judged for this long.
     pub start_grace: DurationMs,
+    /// Share of all nodes that may fall silent at once and be DOWN, in (0, 1], but always one;
+    /// where more do, the master's own network is taken to have failed. 1 sets no limit.
+    pub down_share_max: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -171,6 +207,7 @@ impl Default for MasterConfig {
             jobs: JobTimesConfig::default(),
             limits: LimitsConfig::default(),
             stragglers: StragglerConfig::default(),
+            gpus: GpuConfig::default(),
         }
     }
 }
@@ -182,7 +219,14 @@ impl Default for AgentConfig {
             master: "127.0.0.1:7600".to_owned(),
             state_dir: None,
             task_address: "127.0.0.1".to_owned(),
+            task_ports: (10_000, 19_999),
+            filter: FILTERS[0].to_owned(),
             task_user: "nobody".to_owned(),
+            task_user_from: TASK_USERS[0].to_owned(),
+            task_uid_min: 1000,
+            cgroup_root: None,
+            cpu_limit: true,
+            pids_max: 4096,
             python_package: None,
             beat: DurationMs::seconds(2),
             stop_grace: DurationMs::seconds(10),
@@ -218,6 +262,7 @@ impl Default for NodeTimesConfig {
             suspect: DurationMs::seconds(10),
             down: DurationMs::seconds(60),
             start_grace: DurationMs::seconds(60),
+            down_share_max: 0.34,
         }
     }
 }
@@ -334,6 +379,13 @@ impl MasterConfig {
                 "give 1 to 100",
             ));
         }
+        if !(self.nodes.down_share_max > 0.0 && self.nodes.down_share_max <= 1.0) {
+            faults.push(Fault::new(
+                "nodes.down_share_max",
+                format!("{} is out of range", self.nodes.down_share_max),
+                "give more than 0 and at most 1; 0.34 is usual",
+            ));
+        }
         if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {
             faults.push(Fault::new(
                 "stragglers.ratio",
@@ -341,6 +393,7 @@ impl MasterConfig {
                 "give more than 0 and less than 1; 0.5 is usual",
             ));
         }
+        self.gpus.check(&mut faults);
         let (first, last) = self.limits.root_ports;
         if first < 1024 || last < first || last - first < 100 {
             faults.push(Fault::new(
@@ -404,6 +457,7 @@ impl AgentConfig {
                 "give the address of this node's training network, such as 10.0.0.7",
             ));
         }
+        ports::check(self, &mut faults);
         if self.task_user == "root" || self.task_user.is_empty() {
             faults.push(Fault::new(
                 "task_user",
@@ -411,6 +465,7 @@ impl AgentConfig {
                 "name an unprivileged user: a task never runs as root",
             ));
         }
+        isolation::check(self, &mut faults);
         if !(100..=60_000).contains(&self.beat.0) {
             faults.push(Fault::new(
                 "beat",
@@ -457,9 +512,17 @@ mod tests {
             task_user: "root".to_owned(),
             task_address: "host".to_owned(),
             name: Some("N 1".to_owned()),
+            task_ports: (20_000, 20_099),
+            filter: "on".to_owned(),
             capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
+            task_user_from: "anyone".to_owned(),
+            task_uid_min: 0,
+            cgroup_root: Some("/sys/fs/cgroup/../..".to_owned()),
+            pids_max: 1,
             ..Default::default()
         };
-        assert_eq!(agent.faults().len(), 4);
+        assert_eq!(agent.faults().len(), 10);
+        let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
+        assert_eq!(nowhere.faults().len(), 1);
     }
 }

@@ -34,6 +34,8 @@ pub struct NodeNotes {
     pub alerts: Vec<String>,
     /// When the certificate that the agent shows ends.
     pub certificate_ends: Option<UnixMs>,
+    /// Addresses of the server, loopback aside, that its tasks' connections may come from.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What a server enforces of each task's limits, and why not where it does not.
@@ -64,6 +66,10 @@ pub struct GpuNote {
     pub xids: Vec<XidReport>,
     /// Processes with memory of it that are none of our tasks': their pids, at most 16.
     pub strangers: Vec<u32>,
+    /// It has fallen off the bus, or NVML lists it no more: who computed on it does so no longer.
+    pub lost: bool,
+    /// What was asked by [`NodeOrders::gpus_probed`] was done while it was idle, and found nothing.
+    pub probed: bool,
 }
 
 /// An error event of a GPU, by NVIDIA's number.
@@ -133,6 +139,9 @@ pub struct NodeOrders {
     pub gpus_out: Vec<String>,
     /// GPUs to look at anew while they are idle.
     pub gpus_probed: Vec<String>,
+    /// The master judges by what it is told of GPUs; an agent that no such master speaks to takes
+    /// GPUs with memory errors out by itself.
+    pub judges_gpus: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -286,4 +295,6 @@ pub struct CertificateView {
     pub ends: UnixMs,
     pub connected: bool,
     pub revoked: bool,
+    /// When the one ends that an agent shows from its next connection on: another after a renewal.
+    pub next_ends: Option<UnixMs>,
 }

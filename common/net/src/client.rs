@@ -4,17 +4,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::rustls::pki_types::CertificateDer;
 
 use crate::connection::{Connection, Session};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, date};
 use crate::error::{Close, ConnectError, FrameError, Lost};
 use crate::frame::{FrameReader, FrameWriter};
 use crate::handshake::{self, HELLO_BYTES_MAX, Hello, Refused, RefusedKind, Welcome};
-use crate::identity::{Identity, Role};
+use crate::identity::Role;
+use crate::revocation::Revocations;
 use crate::transport;
+use crate::verify::{PeerCertificate, Said};
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct ConnectOptions {
     pub versions: RangeInclusive<u16>,
     /// For all of it, from the first packet to the welcome.
     pub timeout: Duration,
+    /// A master with a certificate among these is refused.
+    pub revocations: Arc<Revocations>,
 }
 
 impl ConnectOptions {
@@ -35,6 +40,7 @@ impl ConnectOptions {
             software: software.into(),
             versions: crate::PROTOCOL,
             timeout: Duration::from_secs(10),
+            revocations: Arc::default(),
         }
     }
 }
@@ -52,10 +58,13 @@ pub async fn connect(
 ) -> Result<Session, ConnectError> {
     let timeout = options.timeout;
     let mut deadline = pin!(tokio::time::sleep(timeout));
-    let (endpoint, connecting) = start(address, credentials)?;
+    let said = Said::default();
+    let (endpoint, connecting) = start(address, credentials, said.clone())?;
     let quic = tokio::select! {
         biased;
-        quic = connecting => quic.map_err(|error| refine(address, credentials, error.into()))?,
+        quic = connecting => quic.map_err(|error| {
+            refine(address, credentials, Lost::from(error).with_words(&said))
+        })?,
         () = nothing_listens(address) => return Err(ConnectError::NothingListens { address }),
         () = &mut deadline => return Err(ConnectError::Unreachable { address, timeout }),
     };
@@ -74,9 +83,10 @@ pub async fn connect(
 fn start(
     address: SocketAddr,
     credentials: &Credentials,
+    said: Said,
 ) -> Result<(quinn::Endpoint, quinn::Connecting), ConnectError> {
     let local = |reason: String| ConnectError::Local { address, reason };
-    let config = transport::client_config(credentials).map_err(local)?;
+    let config = transport::client_config(credentials, said).map_err(local)?;
     let endpoint = quinn::Endpoint::client(any_port(address))
         .map_err(|error| local(format!("no socket: {error}")))?;
     let connecting = endpoint
@@ -125,6 +135,11 @@ impl Problem {
             Self::Refused(Refused { kind, reason, .. }) => match kind {
                 RefusedKind::Version => ConnectError::Version { address, reason },
                 RefusedKind::Role => ConnectError::Role { address, reason },
+                RefusedKind::Certificate => ConnectError::CertificateRefused {
+                    address,
+                    certificate: credentials.files().certificate.clone(),
+                    reason: format!("{reason}; issue a new one with optimus cert issue"),
+                },
                 RefusedKind::Busy | RefusedKind::Other => ConnectError::Refused { address, reason },
             },
             Self::NotTheMaster(reason) => ConnectError::NotTheMaster { address, reason },
@@ -152,6 +167,10 @@ fn refine(address: SocketAddr, credentials: &Credentials, lost: Lost) -> Connect
     match lost {
         Lost::CertificateRefused(reason) => {
             let certificate = credentials.files().certificate.clone();
+            // The peer tells no date: with those of the certificate a wrong clock is found.
+            let (from, until) = (date(credentials.not_before()), date(credentials.not_after()));
+            let (reason, remedy) = reason.split_once("; ").unwrap_or((&reason, ""));
+            let reason = format!("{reason} (it is valid from {from} to {until}); {remedy}");
             ConnectError::CertificateRefused { address, certificate, reason }
         }
         Lost::PeerCertificate(reason) => ConnectError::NotTheMaster { address, reason },
@@ -171,9 +190,14 @@ async fn greet(
     credentials: &Credentials,
     options: &ConnectOptions,
 ) -> Result<Session, Problem> {
-    let peer = peer_identity(&quic).map_err(Problem::NotTheMaster)?;
-    if peer.role != Role::Master {
-        return Err(Problem::NotTheMaster(format!("it has the certificate of {peer}")));
+    let peer = peer_certificate(&quic).map_err(Problem::NotTheMaster)?;
+    if peer.identity.role != Role::Master {
+        let words = format!("it has the certificate of {}", peer.identity);
+        return Err(Problem::NotTheMaster(words));
+    }
+    if let Some(words) = options.revocations.refusal(&peer) {
+        quic.close(Close::Refused.code(), words.as_bytes());
+        return Err(Problem::NotTheMaster(words));
     }
     let (send, receive) = quic.open_bi().await.map_err(|error| Problem::Lost(error.into()))?;
     let mut writer = FrameWriter::new(send, HELLO_BYTES_MAX);
@@ -201,10 +225,10 @@ async fn greet(
 }
 
 /// Who the other side is. TLS has verified the certificate already.
-pub(crate) fn peer_identity(quic: &quinn::Connection) -> Result<Identity, String> {
+pub(crate) fn peer_certificate(quic: &quinn::Connection) -> Result<PeerCertificate, String> {
     let chain = quic
         .peer_identity()
         .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok())
         .ok_or("no certificate was sent")?;
-    Identity::of_certificate(chain.first().ok_or("no certificate was sent")?)
+    PeerCertificate::read(chain.first().ok_or("no certificate was sent")?)
 }

@@ -8,6 +8,7 @@ use crate::error::{Close, Lost};
 use crate::frame::{FrameReader, FrameWriter};
 use crate::gate::Slot;
 use crate::identity::{Identity, Role};
+use crate::verify::PeerCertificate;
 use crate::{FRAME_BYTES_MAX, REQUEST_BYTES_MAX};
 
 /// A handle; clones are the same connection. It ends when it is closed, or when the last handle
@@ -18,7 +19,7 @@ pub struct Connection(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     quic: quinn::Connection,
-    peer: Identity,
+    peer: PeerCertificate,
     send_max: usize,
     receive_max: usize,
     /// The connecting side's own socket.
@@ -53,11 +54,11 @@ impl Connection {
     pub(crate) fn of_client(
         quic: quinn::Connection,
         endpoint: quinn::Endpoint,
-        peer: Identity,
+        peer: PeerCertificate,
         own: Role,
     ) -> Self {
         Self(Arc::new(Inner {
-            receive_max: frame_bytes_max(peer.role),
+            receive_max: frame_bytes_max(peer.identity.role),
             send_max: frame_bytes_max(own),
             quic,
             peer,
@@ -66,9 +67,9 @@ impl Connection {
         }))
     }
 
-    pub(crate) fn of_server(quic: quinn::Connection, peer: Identity, slot: Slot) -> Self {
+    pub(crate) fn of_server(quic: quinn::Connection, peer: PeerCertificate, slot: Slot) -> Self {
         Self(Arc::new(Inner {
-            receive_max: frame_bytes_max(peer.role),
+            receive_max: frame_bytes_max(peer.identity.role),
             send_max: frame_bytes_max(Role::Master),
             quic,
             peer,
@@ -93,6 +94,12 @@ impl Connection {
     /// Who the peer is, by its certificate.
     #[must_use]
     pub fn identity(&self) -> &Identity {
+        &self.0.peer.identity
+    }
+
+    /// The certificate that the peer showed at the handshake.
+    #[must_use]
+    pub fn certificate(&self) -> &PeerCertificate {
         &self.0.peer
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -56,6 +56,8 @@ pub struct CertificateStatus {
     /// None for a CA, or for a certificate that is none of ours.
     pub identity: Option<Identity>,
     pub subject: String,
+    /// In hexadecimal.
+    pub serial: String,
     pub not_before: SystemTime,
     pub not_after: SystemTime,
 }
@@ -83,6 +85,43 @@ impl CertificateStatus {
         }
         Ok(())
     }
+
+    /// True where this was read from `der`. Serials are long random numbers.
+    pub(crate) fn is_of(&self, der: &CertificateDer<'_>) -> bool {
+        status_of(&self.path, der).is_ok_and(|other| other == *self)
+    }
+}
+
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// A serial number as text: hexadecimal, without leading zeros.
+pub(crate) fn serial_text(bytes: &[u8]) -> String {
+    let text = hexadecimal(bytes);
+    let digits = text.trim_start_matches('0');
+    if digits.is_empty() { "0".to_owned() } else { digits.to_owned() }
+}
+
+/// A serial number as a person may write it (`4F:00:aa`), in the one form used here.
+///
+/// # Errors
+/// Where it is no number, or longer than any serial.
+pub fn parse_serial(text: &str) -> Result<String, PkiError> {
+    let digits: String = text.chars().filter(|c| !matches!(c, ':' | ' ')).collect();
+    let bytes = serial_bytes(&digits.to_ascii_lowercase()).ok_or_else(|| PkiError::Invalid {
+        field: "serial",
+        problem: format!("{text:?} is not a serial number in hexadecimal"),
+    })?;
+    Ok(serial_text(&bytes))
+}
+
+/// 1 to 20 bytes.
+pub(crate) fn serial_bytes(text: &str) -> Option<Vec<u8>> {
+    let fits = (1..=40).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let even = if text.len() % 2 == 1 { format!("0{text}") } else { text.to_owned() };
+    let pair = |at: usize| u8::from_str_radix(even.get(at..at + 2)?, 16).ok();
+    fits.then(|| (0..even.len()).step_by(2).map(pair).collect()).flatten()
 }
 
 /// `2026-08-21 07:30:00 UTC`.
@@ -92,7 +131,7 @@ pub(crate) fn date(at: SystemTime) -> String {
     format!("{} {hour:02}:{minute:02}:{second:02} UTC", at.date())
 }
 
-fn instant(unix_s: i64) -> SystemTime {
+pub(crate) fn instant(unix_s: i64) -> SystemTime {
     let offset = Duration::from_secs(unix_s.unsigned_abs());
     let at =
         if unix_s < 0 { UNIX_EPOCH.checked_sub(offset) } else { UNIX_EPOCH.checked_add(offset) };
@@ -110,6 +149,14 @@ pub fn certificate_status(path: &Path) -> Result<CertificateStatus, PkiError> {
     status_of(path, &chain[0])
 }
 
+/// As [`certificate_status`], of all certificates in a file.
+///
+/// # Errors
+/// As [`certificate_status`].
+pub fn certificate_statuses(path: &Path) -> Result<Vec<CertificateStatus>, PkiError> {
+    read_certificates(path)?.iter().map(|der| status_of(path, der)).collect()
+}
+
 pub(crate) fn status_of(
     path: &Path,
     der: &CertificateDer<'_>,
@@ -121,13 +168,14 @@ pub(crate) fn status_of(
         path: path.to_owned(),
         identity: Identity::of_certificate(der).ok(),
         subject: crate::error::words(certificate.subject().to_string().as_bytes()),
+        serial: serial_text(certificate.raw_serial()),
         not_before: instant(certificate.validity().not_before.timestamp()),
         not_after: instant(certificate.validity().not_after.timestamp()),
     })
 }
 
 /// At least one certificate.
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let bytes = files::read(path, CERTIFICATE_REMEDY)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match read {
@@ -161,7 +209,7 @@ pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, PkiError> 
 pub struct Credentials {
     files: TlsFiles,
     identity: Identity,
-    not_after: SystemTime,
+    status: CertificateStatus,
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -174,6 +222,16 @@ impl fmt::Debug for Credentials {
             .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
+}
+
+/// CAs, the chain of a certificate, and its key.
+type Parts = (Vec<CertificateDer<'static>>, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Where a renewal puts the new key until the certificate is in its place.
+pub(crate) fn renewed_key(key: &Path) -> PathBuf {
+    let mut name = key.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    key.with_file_name(name)
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {
@@ -200,12 +258,39 @@ impl Credentials {
     }
 
     fn load_one_of(files: &TlsFiles, roles: &[Role], now: SystemTime) -> Result<Self, PkiError> {
+        let authorities = read_certificates(&files.ca)?;
+        let chain = read_certificates(&files.certificate)?;
+        let key = read_key(&files.key)?;
+        let parts = (authorities.clone(), chain.clone(), key);
+        let loaded = Self::of_parts(files, roles, parts, now);
+        // Killed between the two renames of a renewal: its key lies beside the old one.
+        if matches!(loaded, Err(PkiError::KeyMismatch { .. }))
+            && let Ok(key) = read_key(&renewed_key(&files.key))
+            && let Ok(renewed) = Self::of_parts(files, roles, (authorities, chain, key), now)
+        {
+            return Ok(renewed);
+        }
+        loaded
+    }
+
+    /// As [`Self::load`], of CAs, a chain and its key that were read already.
+    pub(crate) fn of_parts(
+        files: &TlsFiles,
+        roles: &[Role],
+        (mut authorities, chain, key): Parts,
+        now: SystemTime,
+    ) -> Result<Self, PkiError> {
         let path = &files.certificate;
         let unusable = |reason: String| PkiError::Unusable { path: path.clone(), reason };
-        let authorities = read_certificates(&files.ca)?;
-        let chain = read_certificates(path)?;
-        let key = read_key(&files.key)?;
-        status_of(&files.ca, &authorities[0])?.check_dates(now)?;
+        // While a CA is changed there are two, of which one may have ended.
+        let first = status_of(&files.ca, &authorities[0])?.check_dates(now);
+        let holds = |der: &CertificateDer<'_>| {
+            status_of(&files.ca, der).is_ok_and(|status| status.check_dates(now).is_ok())
+        };
+        authorities.retain(holds);
+        if authorities.is_empty() {
+            first?;
+        }
         let status = status_of(path, &chain[0])?;
         status.check_dates(now)?;
         let identity = Identity::of_certificate(&chain[0]).map_err(unusable)?;
@@ -223,9 +308,8 @@ impl Credentials {
                 reason: format!("it is not a CA: {error}"),
             })?;
         }
-        let not_after = status.not_after;
         let credentials =
-            Self { files: files.clone(), identity, not_after, roots: Arc::new(roots), chain, key };
+            Self { files: files.clone(), identity, status, roots: Arc::new(roots), chain, key };
         credentials.check_key()?;
         credentials.check_chain(now)?;
         Ok(credentials)
@@ -285,7 +369,7 @@ impl Credentials {
             .map_err(|error| error.to_string())
     }
 
-    fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, String> {
+    pub(crate) fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, String> {
         WebPkiServerVerifier::builder_with_provider(Arc::clone(&self.roots), provider())
             .build()
             .map_err(|error| error.to_string())
@@ -302,14 +386,22 @@ impl Credentials {
         &self.files
     }
 
+    /// When the certificate begins.
+    #[must_use]
+    pub fn not_before(&self) -> SystemTime {
+        self.status.not_before
+    }
+
     /// When the certificate ends.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
-        self.not_after
+        self.status.not_after
     }
 
-    pub(crate) fn roots(&self) -> Arc<RootCertStore> {
-        Arc::clone(&self.roots)
+    /// The certificate's number, in hexadecimal.
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.status.serial
     }
 
     pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {

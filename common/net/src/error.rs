@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use quinn::{ConnectionError, VarInt};
 
+use crate::verify::Said;
+
 /// Why a side closes a connection: the number on the wire, beside the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
@@ -109,13 +111,26 @@ fn certificate_alert(alert: u64) -> Option<&'static str> {
         42 => "it does not verify; issue it anew with optimus cert issue",
         43 => "it is not for this use; issue one for this role with optimus cert issue",
         44 => "it is revoked; issue a new one with optimus cert issue",
-        45 => "it has expired, or a clock is wrong; issue a new one with optimus cert issue",
+        45 => {
+            "by the peer's clock it has expired or is not valid yet; set the clocks, or issue a \
+               new one with optimus cert issue"
+        }
         46 => "it is not acceptable; issue it anew with optimus cert issue",
         // Another CA of the same name shows as a wrong signature, which is a decrypt_error.
         48 | 51 => "it is not signed by the peer's CA; issue it with the CA of this cluster",
         116 => "none was sent; give a certificate and its key",
         _ => return None,
     })
+}
+
+impl Lost {
+    /// With what this side's own verifier said, where it refused the peer's certificate.
+    pub(crate) fn with_words(self, said: &Said) -> Self {
+        match (self, said.words()) {
+            (Self::PeerCertificate(_), Some(words)) => Self::PeerCertificate(words),
+            (lost, _) => lost,
+        }
+    }
 }
 
 impl From<ConnectionError> for Lost {
@@ -255,6 +270,9 @@ pub enum PkiError {
     OtherCa { path: PathBuf, ca: PathBuf },
     #[error("the certificate {path} cannot be used: {reason}")]
     Unusable { path: PathBuf, reason: String },
+    /// Of revoked certificates.
+    #[error("the list {path} cannot be used: {reason}")]
+    NoList { path: PathBuf, reason: String },
     #[error("the key {path} is readable by every user (mode {mode:o}); chmod 600 it")]
     Exposed { path: PathBuf, mode: u32 },
     #[error("{path} exists and is left as it is; {remedy}")]

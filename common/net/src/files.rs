@@ -72,13 +72,44 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiErr
         .map_err(write_error(path))
 }
 
+/// Moves a file into the place of another.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), PkiError> {
+    fs::rename(from, to).and_then(|()| sync_folder(to)).map_err(write_error(to))
+}
+
+/// Text of one block of PEM.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for line in der.chunks(48) {
+        for three in line.chunks(3) {
+            let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
+            let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+            for at in 0..4 {
+                let index = usize::try_from(bits >> (18 - 6 * at) & 63).expect("six bits fit");
+                text.push(if at <= three.len() { char::from(ALPHABET[index]) } else { '=' });
+            }
+        }
+        text.push('\n');
+    }
+    text + &format!("-----END {label}-----\n")
+}
+
+/// Reads a file that grows with the cluster's life: some 200,000 certificates.
+pub(crate) fn read_long(path: &Path, remedy: &'static str) -> Result<Vec<u8>, PkiError> {
+    read_up_to(path, remedy, 32 << 20)
+}
+
 /// Reads a small file. The limit keeps a wrong path, such as a device, from filling memory.
 pub(crate) fn read(path: &Path, remedy: &'static str) -> Result<Vec<u8>, PkiError> {
-    const BYTES_MAX: u64 = 1 << 20;
+    read_up_to(path, remedy, 1 << 20)
+}
+
+fn read_up_to(path: &Path, remedy: &'static str, bytes_max: u64) -> Result<Vec<u8>, PkiError> {
     let wrong = |source| PkiError::Read { path: path.to_owned(), source, remedy };
     let file = File::open(path).map_err(wrong)?;
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, BYTES_MAX), &mut bytes).map_err(wrong)?;
+    io::Read::read_to_end(&mut io::Read::take(file, bytes_max), &mut bytes).map_err(wrong)?;
     Ok(bytes)
 }
 
@@ -90,6 +121,17 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn pem_reads_back() {
+        use rustls::pki_types::CertificateDer;
+        use rustls::pki_types::pem::PemObject;
+        for length in 1..200_u8 {
+            let der: Vec<u8> = (0..length).map(|at| at.wrapping_mul(89)).collect();
+            let read = CertificateDer::from_pem_slice(pem("CERTIFICATE", &der).as_bytes()).unwrap();
+            assert_eq!(read.as_ref(), der);
+        }
     }
 
     #[test]

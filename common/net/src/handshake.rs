@@ -42,6 +42,9 @@ pub enum RefusedKind {
     Role,
     /// A limit is reached; later it may work.
     Busy,
+    /// The certificate is revoked.
+    Certificate,
+    /// Also one that this version does not know.
     Other,
 }
 
@@ -160,6 +163,7 @@ pub(crate) fn answer_frame(answer: &Answer) -> Vec<u8> {
                 RefusedKind::Role => 2,
                 RefusedKind::Busy => 3,
                 RefusedKind::Other => 4,
+                RefusedKind::Certificate => 5,
             };
             (kind, *oldest, *newest, software, reason)
         }
@@ -183,6 +187,7 @@ pub(crate) fn read_answer(body: &[u8]) -> Result<Answer, String> {
         1 => RefusedKind::Version,
         2 => RefusedKind::Role,
         3 => RefusedKind::Busy,
+        5 => RefusedKind::Certificate,
         _ => RefusedKind::Other,
     };
     Ok(Err(Refused { kind, oldest: low, newest: high, software, reason: words }))

@@ -19,8 +19,7 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Self; 5] =
-        [Self::Master, Self::Agent, Self::Operator, Self::Admin, Self::User];
+    pub const ALL: [Self; 5] = [Self::Master, Self::Agent, Self::Operator, Self::Admin, Self::User];
     /// Roles of people and their programs, the one that may do most first.
     pub const CLIENTS: [Self; 3] = [Self::Admin, Self::Operator, Self::User];
 
@@ -115,6 +114,20 @@ impl Identity {
         format!("{SCHEME}{}/{}", self.role, self.name)
     }
 
+    /// Reads what [`Self::uri`] writes.
+    pub(crate) fn of_uri(uri: &str) -> Result<Self, String> {
+        let path = uri.strip_prefix(SCHEME);
+        Self::of_path(path.ok_or_else(|| format!("{:?} is no name of Optimus", shortened(uri)))?)
+    }
+
+    /// `<role>/<name>`.
+    fn of_path(path: &str) -> Result<Self, String> {
+        let (role, name) =
+            path.split_once('/').ok_or_else(|| format!("{:?} has no name", shortened(path)))?;
+        let role = role.parse().map_err(|error: BadName| error.to_string())?;
+        Self::new(role, name).map_err(|error| error.to_string())
+    }
+
     /// Reads the one `optimus://` name of a certificate.
     ///
     /// # Errors
@@ -133,11 +146,7 @@ impl Identity {
                 if found.is_some() {
                     return Err("the certificate has more than one optimus:// name".to_owned());
                 }
-                let (role, name) = rest
-                    .split_once('/')
-                    .ok_or_else(|| format!("{:?} has no name", shortened(uri)))?;
-                let role = role.parse().map_err(|error: BadName| error.to_string())?;
-                found = Some(Self::new(role, name).map_err(|error| error.to_string())?);
+                found = Some(Self::of_path(rest)?);
             }
         }
         found.ok_or_else(|| "the certificate has no name optimus://<role>/<name>".to_owned())

@@ -10,6 +10,7 @@ mod client;
 mod codec;
 mod connection;
 mod credentials;
+mod ending;
 mod error;
 mod files;
 mod frame;
@@ -18,24 +19,43 @@ mod handshake;
 mod identity;
 mod keys;
 pub mod pki;
+mod register;
+mod revocation;
 mod server;
+mod signing;
 mod transport;
+mod verify;
+mod wallet;
 
 pub use client::{ConnectOptions, connect};
 pub use codec::{decode, encode};
 pub use connection::{Connection, Session};
-pub use credentials::{CertificateStatus, Credentials, TlsFiles, certificate_status};
+pub use credentials::{
+    CertificateStatus, Credentials, TlsFiles, certificate_status, certificate_statuses,
+    parse_serial,
+};
+pub use ending::{Ending, ending_words};
 pub use error::{Close, ConnectError, FrameError, HandshakeError, Lost, PkiError, ServeError};
 pub use frame::{FrameReader, FrameWriter};
 pub use gate::Limits;
 pub use handshake::{HELLO_BYTES_MAX, Hello, Refused, RefusedKind, Welcome};
 pub use identity::{Identity, Role};
 pub use keys::ResetKeys;
+pub use revocation::{REVOCATIONS_BYTES_MAX, Revocations};
 pub use server::{Greeting, Incoming, Server, ServerOptions, server};
+pub use verify::PeerCertificate;
+pub use wallet::{Chosen, PEM_BYTES_MAX, Wallet};
 
 /// Versions of the messages that this build speaks, oldest to newest. Since 2 an agent sends
 /// learning rates, and a job may have a loss curve of its own.
 pub const PROTOCOL: std::ops::RangeInclusive<u16> = 1..=4;
+
+/// What a program says of itself: its version, the commit that it was built from and the protocols
+/// that it speaks, such as `0.1.0 (commit 0123456789ab, protocol 1 to 4)`.
+#[must_use]
+pub fn version_line(version: &str, commit: &str) -> String {
+    format!("{version} (commit {commit}, protocol {} to {})", PROTOCOL.start(), PROTOCOL.end())
+}
 
 /// The same in every version: the range of versions stands in [`Hello`], so that a peer out of
 /// range is refused in words rather than by a TLS alert.

@@ -1,8 +1,9 @@
 //! The cluster's CA and the certificates that it issues.
 //!
 //! A folder holds `ca.pem`, `ca.key`, `master.pem`/`.key`, `agent-<name>.pem`/`.key`,
-//! `admin-<name>.pem`/`.key`, and so for `operator` and `user`; the folder is 0700, keys 0600. `ca.key` is needed only to
-//! issue, and is best kept off the cluster.
+//! `admin-<name>.pem`/`.key`, and so for `operator` and `user`; the folder is 0700, keys 0600.
+//! `ca.key` is needed only to issue, and is best kept off the cluster. Beside it lie `issued.tsv`,
+//! a line for each certificate, and `crl.pem`, the list of those that were taken back.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
 };
+use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -20,6 +22,8 @@ use crate::error::PkiError;
 use crate::files::{self, PRIVATE, PUBLIC};
 pub use crate::identity::BadName;
 use crate::identity::{Identity, Role};
+pub use crate::register::Issued;
+pub use crate::signing::{Signed, issued_to};
 
 /// Certificates start this long before they are made: the clocks of a cluster differ.
 pub const BACKDATED: Duration = Duration::from_secs(600);
@@ -38,8 +42,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 #[derive(Debug)]
 pub struct Ca {
     folder: PathBuf,
-    issuer: Issuer<'static, KeyPair>,
-    not_after: SystemTime,
+    pub(crate) issuer: Issuer<'static, KeyPair>,
+    pub(crate) not_after: SystemTime,
 }
 
 /// A certificate to issue.
@@ -49,6 +53,7 @@ pub struct Request<'a> {
     pub name: &'a str,
     /// Further names of a master: numeric addresses or DNS names. Of no use to others.
     pub addresses: &'a [String],
+    /// How long it lasts, where no other time is given.
     pub days: u32,
 }
 
@@ -60,27 +65,41 @@ pub enum Existing {
     Replace,
 }
 
-fn invalid(field: &'static str) -> impl Fn(String) -> PkiError {
+pub(crate) fn invalid(field: &'static str) -> impl Fn(String) -> PkiError {
     move |problem| PkiError::Invalid { field, problem }
 }
 
-fn made(error: rcgen::Error) -> PkiError {
+pub(crate) fn made(error: rcgen::Error) -> PkiError {
     PkiError::Invalid { field: "certificate", problem: format!("cannot be made: {error}") }
 }
 
-/// From the backdated start to `days` after `now`.
+/// Days as a time.
+///
+/// # Errors
+/// Where they are out of range.
+pub fn days(count: u32) -> Result<Duration, PkiError> {
+    if !(1..=DAYS_MAX).contains(&count) {
+        let problem = format!("{count} is out of range; give 1 to {DAYS_MAX}");
+        return Err(invalid("days")(problem));
+    }
+    Ok(DAY.saturating_mul(count))
+}
+
+/// From the backdated start to `lasts` after `now`.
 fn set_dates(
     params: &mut CertificateParams,
     now: SystemTime,
-    days: u32,
+    lasts: Duration,
 ) -> Result<SystemTime, PkiError> {
     let wrong = invalid("days");
-    if !(1..=DAYS_MAX).contains(&days) {
-        return Err(wrong(format!("{days} is out of range; give 1 to {DAYS_MAX}")));
+    let most = DAY.saturating_mul(DAYS_MAX);
+    if !(Duration::from_secs(1)..=most).contains(&lasts) {
+        let problem = format!("{} s is out of range; give 1 s to {DAYS_MAX} days", lasts.as_secs());
+        return Err(wrong(problem));
     }
     let end = now
-        .checked_add(DAY.saturating_mul(days))
-        .ok_or_else(|| wrong(format!("{days} days from now is no date; give fewer")))?;
+        .checked_add(lasts)
+        .ok_or_else(|| wrong(format!("{} s from now is no date; give fewer", lasts.as_secs())))?;
     let start = now.checked_sub(BACKDATED).unwrap_or(now);
     params.not_before = time::OffsetDateTime::from(start);
     params.not_after = time::OffsetDateTime::from(end);
@@ -109,7 +128,7 @@ pub fn init_cluster(
         return Err(PkiError::Exists { path: certificate_path, remedy: CA_REMEDY });
     }
     let mut params = CertificateParams::default();
-    set_dates(&mut params, now, days)?;
+    set_dates(&mut params, now, self::days(days)?)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, cluster);
     params.distinguished_name.push(DnType::CommonName, format!("Optimus CA of {cluster}"));
@@ -184,34 +203,80 @@ impl Ca {
         existing: Existing,
         now: SystemTime,
     ) -> Result<TlsFiles, PkiError> {
+        self.issue_lasting(request, days(request.days)?, folder, existing, now)
+    }
+
+    /// As [`Self::issue`], for another time than the request's days.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub fn issue_lasting(
+        &self,
+        request: &Request<'_>,
+        lasts: Duration,
+        folder: &Path,
+        existing: Existing,
+        now: SystemTime,
+    ) -> Result<TlsFiles, PkiError> {
         let identity = Identity::new(request.role, request.name)
             .map_err(|error| invalid("name")(error.to_string()))?;
         let files = TlsFiles::in_folder(folder, request.role, request.name);
         if existing == Existing::Refuse && files.certificate.exists() {
             return Err(PkiError::Exists { path: files.certificate, remedy: LEAF_REMEDY });
         }
-        let params = self.parameters(&identity, request, now)?;
+        let params = self.parameters(&identity, request, lasts, now)?;
         let key = KeyPair::generate().map_err(made)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(made)?;
+        self.register(certificate.der(), identity)?;
         files::make_folder(folder)?;
         if folder != self.folder {
             let ca = files::read(&self.folder.join("ca.pem"), "name the CA's folder")?;
             files::replace(&files.ca, &ca, PUBLIC)?;
         }
-        // The key first: a certificate is there only once it can be used.
-        files::replace(&files.key, key.serialize_pem().as_bytes(), PRIVATE)?;
+        // A crash at any point leaves a pair that can be used: the old one, or the new one with
+        // its key still beside (see `Credentials::load`).
+        let renewed = credentials::renewed_key(&files.key);
+        files::replace(&renewed, key.serialize_pem().as_bytes(), PRIVATE)?;
         files::replace(&files.certificate, certificate.pem().as_bytes(), PUBLIC)?;
+        files::rename(&renewed, &files.key)?;
         Ok(files)
     }
 
-    fn parameters(
+    /// Issues a certificate with a new key as one file for [`crate::Wallet::enrol`]: certificate,
+    /// key and CA. The file is 0600 and must not exist.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub fn issue_bundle(
+        &self,
+        request: &Request<'_>,
+        lasts: Duration,
+        path: &Path,
+        now: SystemTime,
+    ) -> Result<(), PkiError> {
+        let identity = Identity::new(request.role, request.name)
+            .map_err(|error| invalid("name")(error.to_string()))?;
+        let params = self.parameters(&identity, request, lasts, now)?;
+        let key = KeyPair::generate().map_err(made)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(made)?;
+        self.register(certificate.der(), identity)?;
+        let ca = files::read(&self.folder.join("ca.pem"), "name the CA's folder")?;
+        let mut text = (certificate.pem() + &key.serialize_pem()).into_bytes();
+        text.extend_from_slice(&ca);
+        files::write_new(path, &text, PRIVATE, "name a file that does not exist yet")
+    }
+
+    pub(crate) fn parameters(
         &self,
         identity: &Identity,
         request: &Request<'_>,
+        lasts: Duration,
         now: SystemTime,
     ) -> Result<CertificateParams, PkiError> {
         let mut params = CertificateParams::default();
-        let end = set_dates(&mut params, now, request.days)?;
+        // Not from the key, so that a certificate that is issued anew for one is another.
+        params.serial_number = Some(SerialNumber::from(random_serial()?));
+        let end = set_dates(&mut params, now, lasts)?;
         if end > self.not_after {
             params.not_after = time::OffsetDateTime::from(self.not_after);
         }
@@ -235,6 +300,16 @@ impl Ca {
         }
         Ok(params)
     }
+}
+
+/// 16 random bytes, the first of them from 64 to 127: a positive number of full length.
+fn random_serial() -> Result<Vec<u8>, PkiError> {
+    let mut bytes = [0; 16];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| invalid("serial")("the system gives no random numbers".to_owned()))?;
+    bytes[0] = (bytes[0] & 0x3f) | 0x40;
+    Ok(bytes.to_vec())
 }
 
 fn alternative_name(address: &str) -> Result<SanType, PkiError> {

@@ -2,12 +2,12 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
-use crate::client::peer_identity;
+use crate::client::peer_certificate;
 use crate::connection::{Connection, Session};
 use crate::credentials::Credentials;
 use crate::error::{Close, FrameError, HandshakeError, Lost, ServeError};
@@ -16,7 +16,9 @@ use crate::gate::{Gate, Limits, Slot, Verdict};
 use crate::handshake::{self, HELLO_BYTES_MAX, Hello, Refused, RefusedKind, Welcome};
 use crate::identity::{Identity, Role};
 use crate::keys::ResetKeys;
-use crate::transport;
+use crate::revocation::Revocations;
+use crate::transport::{self, Acceptor};
+use crate::verify::{PeerCertificate, Said};
 
 /// From a peer's first packet to its welcome.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -64,6 +66,23 @@ pub struct Server {
     receive_buffer_bytes: usize,
     gate: Arc<Gate>,
     options: Arc<ServerOptions>,
+    shown: Arc<Shown>,
+}
+
+/// What can be changed while the server listens.
+#[derive(Debug)]
+struct Shown {
+    acceptor: RwLock<Arc<Acceptor>>,
+    revocations: RwLock<Arc<Revocations>>,
+}
+
+/// A lock of a value that is only ever replaced: it is whole whatever panicked.
+fn read<T: ?Sized>(lock: &RwLock<Arc<T>>) -> Arc<T> {
+    Arc::clone(&lock.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn write<T: ?Sized>(lock: &RwLock<Arc<T>>, value: Arc<T>) {
+    *lock.write().unwrap_or_else(PoisonError::into_inner) = value;
 }
 
 /// Listens on `listen`. Must be called within a tokio runtime.
@@ -77,7 +96,8 @@ pub fn server(
     options: ServerOptions,
 ) -> Result<Server, ServeError> {
     let failed = |source| ServeError::Listen { address: listen, source };
-    let config = transport::server_config(credentials).map_err(ServeError::Tls)?;
+    let acceptor = Arc::new(Acceptor::new(credentials).map_err(ServeError::Tls)?);
+    let config = acceptor.config(Said::default()).map_err(ServeError::Tls)?;
     let socket = UdpSocket::bind(listen).map_err(failed)?;
     let receive_buffer_bytes = enlarge(&socket);
     let endpoint = quinn::Endpoint::new(
@@ -89,7 +109,9 @@ pub fn server(
     .map_err(failed)?;
     let address = endpoint.local_addr().map_err(failed)?;
     let gate = Gate::new(options.limits);
-    Ok(Server { endpoint, address, receive_buffer_bytes, gate, options: Arc::new(options) })
+    let shown = Shown { acceptor: RwLock::new(acceptor), revocations: RwLock::new(Arc::default()) };
+    let (options, shown) = (Arc::new(options), Arc::new(shown));
+    Ok(Server { endpoint, address, receive_buffer_bytes, gate, options, shown })
 }
 
 /// Asks for a large receive buffer and says what it became: without the privilege to go over it,
@@ -132,7 +154,8 @@ impl Server {
             match self.gate.enter(address.ip(), incoming.remote_address_validated()) {
                 Verdict::Enter(slot) => {
                     let options = Arc::clone(&self.options);
-                    return Some(Incoming { incoming, address, slot, options });
+                    let shown = Arc::clone(&self.shown);
+                    return Some(Incoming { incoming, address, slot, options, shown });
                 }
                 Verdict::Prove => {
                     // It fails only for an address that has been proven.
@@ -148,9 +171,16 @@ impl Server {
     /// # Errors
     /// Where TLS does not take the credentials; the former ones stay in use.
     pub fn reload(&self, credentials: &Credentials) -> Result<(), ServeError> {
-        let config = transport::server_config(credentials).map_err(ServeError::Tls)?;
+        let acceptor = Acceptor::new(credentials).map_err(ServeError::Tls)?;
+        let config = acceptor.config(Said::default()).map_err(ServeError::Tls)?;
+        write(&self.shown.acceptor, Arc::new(acceptor));
         self.endpoint.set_server_config(Some(config));
         Ok(())
+    }
+
+    /// Refuses these certificates from now on; connections stay.
+    pub fn set_revocations(&self, revocations: Arc<Revocations>) {
+        write(&self.shown.revocations, revocations);
     }
 
     /// Refuses all that come and closes every connection with these words; waits until the
@@ -170,6 +200,7 @@ pub struct Incoming {
     address: SocketAddr,
     slot: Slot,
     options: Arc<ServerOptions>,
+    shown: Arc<Shown>,
 }
 
 impl Incoming {
@@ -208,11 +239,15 @@ impl Incoming {
         opened: &mut Option<quinn::Connection>,
     ) -> Result<Greeting, HandshakeError> {
         let address = self.address;
+        let said = Said::default();
         let lost = |error: quinn::ConnectionError| HandshakeError::Lost {
             address,
-            lost: Lost::from(error),
+            lost: Lost::from(error).with_words(&said),
         };
-        let quic = self.incoming.accept().map_err(lost)?.await.map_err(lost)?;
+        let config = read(&self.shown.acceptor).config(said.clone());
+        let config = config.map_err(|reason| HandshakeError::Refused { address, reason })?;
+        let connecting = self.incoming.accept_with(Arc::new(config)).map_err(lost)?;
+        let quic = connecting.await.map_err(lost)?;
         *opened = Some(quic.clone());
         let (send, receive) = quic.accept_bi().await.map_err(lost)?;
         let mut reader = FrameReader::new(receive, HELLO_BYTES_MAX);
@@ -227,10 +262,11 @@ impl Incoming {
             HandshakeError::Protocol { address, reason }
         })?;
         let writer = FrameWriter::new(send, HELLO_BYTES_MAX);
+        let revocations = read(&self.shown.revocations);
         let mut door =
             Door { address, quic, writer, reader, slot: self.slot, options: self.options };
-        match door.judge(&hello) {
-            Ok((identity, protocol)) => Ok(Greeting { door, identity, hello, protocol }),
+        match door.judge(&hello, &revocations) {
+            Ok((certificate, protocol)) => Ok(Greeting { door, certificate, hello, protocol }),
             Err((kind, reason)) => Err(door.refuse(kind, reason).await),
         }
     }
@@ -253,23 +289,32 @@ struct Door {
 
 impl Door {
     /// Who it is and the version to speak, or why it may not come in.
-    fn judge(&mut self, hello: &Hello) -> Result<(Identity, u16), (RefusedKind, String)> {
-        let identity = peer_identity(&self.quic).map_err(|reason| (RefusedKind::Role, reason))?;
-        let (role, roles) = (identity.role, &self.options.roles);
+    fn judge(
+        &mut self,
+        hello: &Hello,
+        revocations: &Revocations,
+    ) -> Result<(PeerCertificate, u16), (RefusedKind, String)> {
+        let certificate =
+            peer_certificate(&self.quic).map_err(|reason| (RefusedKind::Role, reason))?;
+        let (role, roles) = (certificate.identity.role, &self.options.roles);
         if !roles.contains(&role) {
             let names: Vec<_> = roles.iter().map(|role| role.name()).collect();
             let reason = format!(
-                "the certificate is that of {identity}; here may connect: {}",
+                "the certificate is that of {}; here may connect: {}",
+                certificate.identity,
                 names.join(", ")
             );
             return Err((RefusedKind::Role, reason));
+        }
+        if let Some(reason) = revocations.refusal(&certificate) {
+            return Err((RefusedKind::Certificate, reason));
         }
         let versions = &self.options.versions;
         let protocol = handshake::common_version(versions, hello).ok_or_else(|| {
             (RefusedKind::Version, handshake::version_refusal(versions, hello, role))
         })?;
         self.slot.settle().map_err(|reason| (RefusedKind::Busy, reason))?;
-        Ok((identity, protocol))
+        Ok((certificate, protocol))
     }
 
     async fn refuse(mut self, kind: RefusedKind, reason: String) -> HandshakeError {
@@ -297,7 +342,7 @@ impl Door {
 #[derive(Debug)]
 pub struct Greeting {
     door: Door,
-    identity: Identity,
+    certificate: PeerCertificate,
     hello: Hello,
     protocol: u16,
 }
@@ -305,7 +350,7 @@ pub struct Greeting {
 impl Greeting {
     #[must_use]
     pub fn identity(&self) -> &Identity {
-        &self.identity
+        &self.certificate.identity
     }
 
     #[must_use]
@@ -340,7 +385,7 @@ impl Greeting {
                 HandshakeError::Protocol { address, reason: other.to_string() }
             }
         })?;
-        let connection = Connection::of_server(quic, self.identity, slot);
+        let connection = Connection::of_server(quic, self.certificate, slot);
         connection.set_limits(&mut writer, &mut reader);
         Ok(Session { connection, writer, reader, protocol, software, cluster })
     }

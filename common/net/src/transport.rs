@@ -6,9 +6,14 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::credentials::{Credentials, provider};
 use crate::keys::ResetKeys;
+use crate::verify::{Clients, Said, Servers};
 
 /// A connection on which nothing came for this long is lost. Well over the SUSPECT time of a
 /// node, so that a node is called silent before its connection goes.
@@ -58,29 +63,69 @@ pub(crate) fn endpoint_config(keys: &ResetKeys) -> EndpointConfig {
     config
 }
 
-pub(crate) fn server_config(credentials: &Credentials) -> Result<quinn::ServerConfig, String> {
-    let mut tls = rustls::ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| error.to_string())?
-        .with_client_cert_verifier(credentials.client_verifier()?)
-        .with_single_cert(credentials.chain(), credentials.key())
-        .map_err(|error| error.to_string())?;
-    tls.alpn_protocols = vec![crate::ALPN.to_vec()];
-    // No resumption: every connection shows its certificate anew, and an expired one is seen.
-    // 0-RTT, which could be replayed, goes with it.
-    tls.send_tls13_tickets = 0;
-    tls.max_early_data_size = 0;
-    let tls = QuicServerConfig::try_from(tls).map_err(|error| error.to_string())?;
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
-    config.transport_config(Arc::new(transport()));
-    Ok(config)
+/// What a server shows and asks for, until it is given other credentials.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    shown: Arc<dyn ResolvesServerCert>,
+    transport: Arc<TransportConfig>,
+    /// Carries the key of address tokens too.
+    base: quinn::ServerConfig,
 }
 
-pub(crate) fn client_config(credentials: &Credentials) -> Result<quinn::ClientConfig, String> {
+impl Acceptor {
+    pub(crate) fn new(credentials: &Credentials) -> Result<Self, String> {
+        let (provider, verifier) = (provider(), credentials.client_verifier()?);
+        let key = provider.key_provider.load_private_key(credentials.key());
+        let key = CertifiedKey::new(credentials.chain(), key.map_err(|error| error.to_string())?);
+        let shown: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(key));
+        let crypto = crypto(&provider, &verifier, &shown, Said::default())?;
+        let base = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        Ok(Self { provider, verifier, shown, transport: Arc::new(transport()), base })
+    }
+
+    /// For one connection; `said` holds the words where its certificate is refused.
+    pub(crate) fn config(&self, said: Said) -> Result<quinn::ServerConfig, String> {
+        let mut config = self.base.clone();
+        config.crypto = Arc::new(crypto(&self.provider, &self.verifier, &self.shown, said)?);
+        config.transport_config(Arc::clone(&self.transport));
+        Ok(config)
+    }
+}
+
+fn crypto(
+    provider: &Arc<CryptoProvider>,
+    verifier: &Arc<dyn ClientCertVerifier>,
+    shown: &Arc<dyn ResolvesServerCert>,
+    said: Said,
+) -> Result<QuicServerConfig, String> {
+    let clients = Clients { inner: Arc::clone(verifier), said };
+    let mut tls = rustls::ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_client_cert_verifier(Arc::new(clients))
+        .with_cert_resolver(Arc::clone(shown));
+    tls.alpn_protocols = vec![crate::ALPN.to_vec()];
+    // No resumption: every connection shows its certificate anew, and an expired one is seen.
+    // 0-RTT, which could be replayed, goes with it. The store of sessions is some 20 KiB.
+    tls.session_storage = Arc::new(NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
+    tls.max_early_data_size = 0;
+    QuicServerConfig::try_from(tls).map_err(|error| error.to_string())
+}
+
+pub(crate) fn client_config(
+    credentials: &Credentials,
+    said: Said,
+) -> Result<quinn::ClientConfig, String> {
+    let servers = Servers { inner: credentials.server_verifier()?, said };
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?
-        .with_root_certificates(credentials.roots())
+        // It is WebPKI's own verifier, which only notes its words.
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(servers))
         .with_client_auth_cert(credentials.chain(), credentials.key())
         .map_err(|error| error.to_string())?;
     tls.alpn_protocols = vec![crate::ALPN.to_vec()];

@@ -1,19 +1,25 @@
 //! The words of the command line. `--help`, completions and manual pages come from here.
 
 mod admin;
+mod cert;
+mod gpus;
 mod job;
 mod offline;
 mod simulate;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use admin::{
-    AuditArgs, CertCommand, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, InitArgs, IssueArgs, NodeCommand,
-    NodeLostArgs, NodeShowArgs, RoleArg, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand,
-    SnapshotRestoreArgs,
+    AuditArgs, ConfigCheckArgs, ConfigCommand, ConnectOnlyArgs, NodeCommand, NodeLostArgs,
+    NodeShowArgs, RoundCommand, RoundShowArgs, RoundsArgs, SnapshotCommand, SnapshotRestoreArgs,
 };
+pub(crate) use cert::{
+    CertCommand, CertStatusArgs, InitArgs, IssueArgs, Lasting, RevokeArgs, RoleArg, RotateArgs,
+};
+pub(crate) use gpus::NodeGpusArgs;
 pub(crate) use job::{
     CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
     SubmitArgs, UpdateArgs, WaitArgs,
@@ -29,9 +35,14 @@ Exit codes: 0 done, 1 the job ended FAILED or CANCELLED (wait, submit --wait), 2
 input, 3 not found, 4 not allowed, 5 conflict, 6 master unavailable, 7 timed out waiting, 8 valid
 but cannot be placed, 70 a fault of this program, 130 interrupted.";
 
+/// Version, commit and protocols, for `--version`.
+static VERSION: LazyLock<String> =
+    LazyLock::new(|| net::version_line(env!("CARGO_PKG_VERSION"), env!("OPTIMUS_COMMIT")));
+
 /// Schedules deep-learning training on a cluster of plain servers.
 #[derive(Debug, Parser)]
-#[command(name = "optimus", version, after_help = AFTER, propagate_version = false)]
+#[command(name = "optimus", version = VERSION.as_str(), after_help = AFTER)]
+#[command(propagate_version = false)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -224,6 +235,12 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Print this program's manual page, or write those of all commands
+    Man {
+        /// Folder to write them in, such as /usr/local/share/man/man1
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 impl Command {
@@ -249,18 +266,23 @@ impl Command {
             Self::Nodes(args) | Self::Status(args) => &args.connect,
             Self::Node(NodeCommand::Show(args)) => &args.read.connect,
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
+            Self::Node(NodeCommand::Gpus(args)) => &args.read.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,
             Self::Audit(args) => &args.read.connect,
+            Self::Cert(CertCommand::Rotate(args)) => &args.change.connect,
+            Self::Cert(CertCommand::Revoke(args)) => &args.change.connect,
+            Self::Cert(CertCommand::Status(args)) => &args.read.connect,
             Self::Plan(_)
             | Self::Fit(_)
             | Self::Assign(_)
             | Self::Simulate(_)
             | Self::Experiment(_)
             | Self::Config(_)
-            | Self::Cert(_)
             | Self::Roles
+            | Self::Cert(CertCommand::Init(_) | CertCommand::Issue(_))
             | Self::Completion { .. }
+            | Self::Man { .. }
             | Self::Snapshot(SnapshotCommand::Verify { .. } | SnapshotCommand::Restore(_)) => {
                 return Connect::default();
             }

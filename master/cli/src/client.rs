@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::JobOptions;
 use model::client::{Answer, Call, Change, Read, Reply, Request};
+use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
 use model::options::AssignmentKind;
 use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
@@ -152,6 +153,30 @@ impl Master {
     ) -> Result<Answer, Failure> {
         let reason = reason.map(str::to_owned);
         self.ask(&Request { dry_run, reason, call: Call::Change(change) }).await
+    }
+
+    /// Asks something of certificates.
+    ///
+    /// # Errors
+    /// As [`Self::change`]; where the master is too old.
+    pub(crate) async fn certificate(
+        &mut self,
+        call: CertificateCall,
+        reason: Option<String>,
+    ) -> Result<Answer, Failure> {
+        self.connect().await?;
+        if self.protocol < PROTOCOL_OF_NODES {
+            let protocol = self.protocol;
+            let words = format!("the master speaks protocol {protocol} and knows no such request");
+            return Err(Failure::new(Exit::Unavailable, words, "upgrade the master"));
+        }
+        self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
+    }
+
+    /// The serial number of the certificate that this command shows, where it can be read.
+    #[must_use]
+    pub(crate) fn serial(&self) -> Option<String> {
+        Some(self.credentials().ok()?.first()?.serial().to_owned())
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
@@ -408,9 +433,10 @@ fn refused(error: &ConnectError) -> Failure {
         ConnectError::CertificateRefused { .. } | ConnectError::NotTheMaster { .. } => {
             (Exit::NotAllowed, "use the certificates of this master's cluster, see --tls-dir")
         }
-        ConnectError::Role { .. } => {
-            (Exit::NotAllowed, "use a certificate of a user, operator or admin: `optimus cert issue operator NAME`")
-        }
+        ConnectError::Role { .. } => (
+            Exit::NotAllowed,
+            "use a certificate of a user, operator or admin: `optimus cert issue operator NAME`",
+        ),
         ConnectError::Version { .. } => {
             (Exit::Unavailable, "use the `optimus` of the master's release")
         }

@@ -2,10 +2,14 @@
 
 mod access;
 mod admin;
+mod cert;
 mod change;
 mod follow;
 mod forecast;
+mod gpus;
+mod manual;
 mod read;
+mod rotate;
 mod submit;
 mod wait;
 
@@ -93,6 +97,7 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Nodes(args) => read::nodes(context, &args).await,
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
+        Command::Node(NodeCommand::Gpus(args)) => gpus::gpus(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),
         Command::Fit(FitCommand::Loss(args)) => offline::fit_loss(context, &args),
@@ -106,12 +111,16 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
             admin::verify(context, &file, store_key.as_deref()).await
         }
         Command::Snapshot(SnapshotCommand::Restore(args)) => admin::restore(context, &args).await,
-        Command::Cert(CertCommand::Init(args)) => admin::cert_init(context, &args),
-        Command::Cert(CertCommand::Issue(args)) => admin::cert_issue(context, &args),
+        Command::Cert(CertCommand::Init(args)) => cert::cert_init(context, &args),
+        Command::Cert(CertCommand::Issue(args)) => cert::cert_issue(context, &args),
+        Command::Cert(CertCommand::Rotate(args)) => rotate::rotate(context, &args).await,
+        Command::Cert(CertCommand::Revoke(args)) => rotate::revoke(context, &args).await,
+        Command::Cert(CertCommand::Status(args)) => cert::cert_status(context, &args).await,
         Command::Audit(args) => access::audit(context, &args).await,
         Command::Roles => access::roles(context),
         Command::Version(_) => admin::version(context).await,
-        Command::Completion { shell } => admin::completion(context, shell),
+        Command::Completion { shell } => manual::completion(context, shell),
+        Command::Man { dir } => manual::man(context, dir.as_deref()),
     }?;
     Ok(Done::Well)
 }

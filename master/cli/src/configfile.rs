@@ -8,9 +8,10 @@ use crate::failure::Located;
 use crate::keys::{Document, Key, Want};
 
 const COUNT: Want = Want::Integer(u32::MAX as u64);
+const COUNTS: Want = Want::Integers(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 36] = [
+pub(crate) const MASTER_KEYS: [Key; 47] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -19,6 +20,8 @@ pub(crate) const MASTER_KEYS: [Key; 36] = [
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
+    Key::optional("tls.enrolment", Want::Text),
+    Key::optional("tls.revocations", Want::Text),
     Key::optional("rounds.policy", Want::Text),
     Key::optional("rounds.interval", Want::Duration),
     Key::optional("rounds.spacing", Want::Duration),
@@ -31,6 +34,7 @@ pub(crate) const MASTER_KEYS: [Key; 36] = [
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
+    Key::optional("nodes.down_share_max", Want::Decimal),
     Key::optional("jobs.start_timeout", Want::Duration),
     Key::optional("jobs.checkpoint_timeout", Want::Duration),
     Key::optional("jobs.stop_grace", Want::Duration),
@@ -47,15 +51,30 @@ pub(crate) const MASTER_KEYS: [Key; 36] = [
     Key::optional("stragglers.windows", COUNT),
     Key::optional("stragglers.ratio", Want::Decimal),
     Key::optional("stragglers.node_flag", Want::Duration),
+    Key::optional("gpus.quiet", Want::Duration),
+    Key::optional("gpus.suspicions_max", COUNT),
+    Key::optional("gpus.out_share", Want::Decimal),
+    Key::optional("gpus.ecc_uncorrected_max", COUNT),
+    Key::optional("gpus.xid_user", COUNTS),
+    Key::optional("gpus.xid_transient", COUNTS),
+    Key::optional("gpus.xid_reset", COUNTS),
+    Key::optional("gpus.xid_hardware", COUNTS),
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 19] = [
+pub(crate) const AGENT_KEYS: [Key; 28] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("task_address", Want::Text),
+    Key::optional("task_ports", Want::Ports),
+    Key::optional("filter", Want::Word(&model::config::FILTERS)),
     Key::optional("task_user", Want::Text),
+    Key::optional("task_user_from", Want::Word(&model::config::TASK_USERS)),
+    Key::optional("task_uid_min", COUNT),
+    Key::optional("cgroup_root", Want::Text),
+    Key::optional("cpu_limit", Want::Truth),
+    Key::optional("pids_max", COUNT),
     Key::optional("python_package", Want::Text),
     Key::optional("beat", Want::Duration),
     Key::optional("stop_grace", Want::Duration),
@@ -66,6 +85,8 @@ pub(crate) const AGENT_KEYS: [Key; 19] = [
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),
+    Key::optional("tls.enrolment", Want::Text),
+    Key::optional("tls.revocations", Want::Text),
     Key::optional("capacity.cpus", Want::Decimal),
     Key::optional("capacity.memory", Want::Size),
     Key::optional("capacity.gpus", COUNT),
@@ -154,6 +175,7 @@ mod tests {
             Want::FreeIntegers => "{ a = 1 }",
             Want::Ports => "[21000, 29999]",
             Want::Truth => "true",
+            Want::Integers(_) => "[7]",
         };
         format!("{} = {value}", key.path)
     }

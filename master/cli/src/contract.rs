@@ -3,7 +3,9 @@
 //! examples in `tests/golden` hold it.
 
 pub(crate) mod access;
+pub(crate) mod certificate;
 pub(crate) mod detail;
+pub(crate) mod gpu;
 pub(crate) mod job;
 pub(crate) mod node;
 pub(crate) mod round;

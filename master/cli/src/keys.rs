@@ -34,6 +34,8 @@ pub(crate) enum Want {
     Ports,
     /// `true` or `false`.
     Truth,
+    /// A list of whole numbers from 0 to this.
+    Integers(u64),
 }
 
 /// One known key.
@@ -68,6 +70,7 @@ pub(crate) enum Value {
     FreeIntegers(BTreeMap<String, u64>),
     Ports(u16, u16),
     Truth(bool),
+    Integers(Vec<u64>),
 }
 
 /// What a file holds, as far as it is right, and what is wrong.
@@ -293,6 +296,7 @@ fn example(path: &str, want: Want) -> String {
         Want::FreeIntegers => "{ licence = 1 }".to_owned(),
         Want::Ports => "[21000, 29999]".to_owned(),
         Want::Truth => "true".to_owned(),
+        Want::Integers(_) => "[31, 79]".to_owned(),
     };
     format!("{name} = {value}{place}")
 }
@@ -369,6 +373,14 @@ fn convert(value: &Spanned<DeValue<'_>>, want: Want) -> Result<Value, Vec<Wrong>
             free(inner, |value| integer(value, u64::MAX >> 1)).map(Value::FreeIntegers)
         }
         Want::Ports => ports(inner),
+        Want::Integers(max) => {
+            let remedy = "write a list of whole numbers, such as [31, 79]";
+            let Some(list) = inner.as_array() else {
+                return Err(mismatch("a list", remedy.to_owned()));
+            };
+            let numbers = list.iter().map(|number| integer(number.get_ref(), max));
+            numbers.collect::<Result<_, _>>().map(Value::Integers)
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! What each node should run, made from the phases of the jobs that stand on it.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use model::agent::{Desired, DesiredGeneration, Launch, Order};
 use model::nodes::{JobOrders, NodeOrders};
 use model::notes::{AssignmentOrder, Extras, JobExtras};
@@ -9,6 +12,9 @@ use crate::command::Command;
 use crate::job::Job;
 use crate::job::phase::{Life, Phase};
 use crate::step::Control;
+
+/// Addresses taken from one server: more would be no interfaces of its own.
+const ADDRESSES_MAX: usize = 64;
 
 impl Control {
     /// The desired sets of a job's nodes may have changed.
@@ -88,20 +94,37 @@ impl Control {
 
 impl Control {
     /// What the server itself should know beside its desired set.
-    fn orders_of(&self, _node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
+    fn orders_of(&self, node: &NodeId, generations: &[DesiredGeneration]) -> NodeOrders {
         let jobs = generations.iter().map(|DesiredGeneration { job, generation, .. }| {
             let known = self.job(*job);
             let placement = known.life().filter(|life| life.generation == *generation);
             let shares = placement.iter().flat_map(|life| &life.placement.0);
-            let mut peers: Vec<std::net::IpAddr> = shares
-                .filter_map(|share| self.nodes.get(&share.node)?.record.task_address.parse().ok())
-                .collect();
-            peers.sort_unstable();
-            peers.dedup();
+            let peers: BTreeSet<IpAddr> =
+                shares.flat_map(|share| self.addresses_of(&share.node)).collect();
             let user = known.record.user.clone();
+            let peers = peers.into_iter().collect();
             JobOrders { job: *job, generation: *generation, user, peers }
         });
-        NodeOrders { jobs: jobs.collect(), ..NodeOrders::default() }
+        NodeOrders {
+            jobs: jobs.collect(),
+            gpus_out: self.gpus.out(node),
+            gpus_probed: self.gpus.probed(node),
+            judges_gpus: true,
+        }
+    }
+
+    /// Where connections of a server's tasks may come from: the address that they bind, and the
+    /// others that its agent tells, as a connection leaves by the interface of the route.
+    fn addresses_of(&self, id: &NodeId) -> impl Iterator<Item = IpAddr> {
+        let node = self.nodes.get(id);
+        let own: Option<IpAddr> = node.and_then(|node| node.record.task_address.parse().ok());
+        let told = node.and_then(|node| node.notes.as_ref()).map(|notes| &notes.addresses);
+        let told = told.into_iter().flatten().take(ADDRESSES_MAX).copied();
+        // An address that any host has would let any host in.
+        let of_one = |address: &IpAddr| {
+            !(address.is_loopback() || address.is_unspecified() || address.is_multicast())
+        };
+        own.into_iter().chain(told.filter(of_one))
     }
 
     /// What the node should know beside its desired set.

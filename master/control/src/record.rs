@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::nodes::GpuHealth;
+use model::reason::Schedulability;
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
     BootId, CheckpointId, Generation, Incarnation, JobId, JobOptions, JobSpec, NodeId, Placement,
@@ -35,6 +37,8 @@ pub enum Record {
     BlocksV1(BlocksRecord),
     SlowJobV1(Box<SlowJobRecord>),
     SlowNodeV1(SlowNodeRecord),
+    GpuV1(Box<GpuRecord>),
+    NodeOpsV1(NodeOpsRecord),
 }
 
 /// Where an entry lies.
@@ -52,6 +56,9 @@ pub enum Key {
     Blocks(JobId),
     SlowJob(JobId),
     SlowNode(NodeId),
+    /// By its node and its UUID.
+    Gpu(NodeId, String),
+    NodeOps(NodeId),
 }
 
 impl Key {
@@ -74,6 +81,9 @@ impl Key {
             Self::Blocks(job) => number(12, job.0),
             Self::SlowJob(job) => number(10, job.0),
             Self::SlowNode(node) => text(11, node.as_str()),
+            // A node's name has no blank.
+            Self::Gpu(node, uuid) => text(14, &format!("{node} {uuid}")),
+            Self::NodeOps(node) => text(13, node.as_str()),
         }
     }
 }
@@ -94,6 +104,8 @@ impl Record {
             Self::BlocksV1(blocks) => Key::Blocks(blocks.job),
             Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
+            Self::GpuV1(gpu) => Key::Gpu(gpu.node.clone(), gpu.uuid.clone()),
+            Self::NodeOpsV1(ops) => Key::NodeOps(ops.node.clone()),
         }
     }
 }
@@ -151,6 +163,63 @@ pub struct SlowNodeRecord {
     /// When the flag ends by itself.
     pub until: UnixMs,
     pub words: String,
+}
+
+/// What is held against a GPU, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuRecord {
+    pub node: NodeId,
+    pub uuid: String,
+    pub health: GpuHealth,
+    /// When it came to that state, why, and by whose word where it was an operator's.
+    pub since: Option<UnixMs>,
+    pub reason: String,
+    pub by: Option<String>,
+    pub cause: Option<GpuCause>,
+    /// Its last events, oldest first.
+    pub history: Vec<(UnixMs, String)>,
+    /// The newest event that was judged, by the life of the agent and its number in it.
+    pub xid_seen: (Incarnation, u64),
+    /// When it was suspect lately, oldest first.
+    pub suspicions: Vec<UnixMs>,
+    /// What it would be, had not too many been taken out.
+    pub kept: Option<GpuKept>,
+}
+
+/// Why a GPU is in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GpuCause {
+    Silent,
+    Lost,
+    Xid(u64),
+    /// An Xid after which it wants a reset.
+    Reset(u64),
+    /// Uncorrected memory errors.
+    Ecc(u64),
+    /// Suspect too often.
+    Often,
+    Operator,
+}
+
+/// A state that a limit keeps a GPU from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuKept {
+    pub health: GpuHealth,
+    pub cause: GpuCause,
+    pub reason: String,
+}
+
+/// A node that takes no new tasks; there is none for an open one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeOpsRecord {
+    pub node: NodeId,
+    pub state: Schedulability,
+    pub by: String,
+    pub since: UnixMs,
+    pub reason: String,
+    /// Of a drain: when what is left is stopped.
+    pub deadline: Option<UnixMs>,
+    pub tasks_before: u32,
 }
 
 /// Counters that must never go back.
@@ -376,6 +445,8 @@ mod tests {
             Key::SlowJob(JobId(2)),
             Key::SlowNode("n1".parse().unwrap()),
             Key::Blocks(JobId(2)),
+            Key::Gpu("n1".parse().unwrap(), "GPU-1".to_owned()),
+            Key::Gpu("n1".parse().unwrap(), "GPU-2".to_owned()),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");

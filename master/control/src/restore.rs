@@ -96,7 +96,9 @@ impl Control {
                 | Record::OptionsV1(_)
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
-                | Record::SlowNodeV1(_) => later.push(record),
+                | Record::SlowNodeV1(_)
+                | Record::GpuV1(_)
+                | Record::NodeOpsV1(_) => later.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -146,6 +148,8 @@ impl Control {
             }
             Record::SlowJobV1(record) => self.restore_slow(vec![*record], Vec::new()),
             Record::SlowNodeV1(record) => self.restore_slow(Vec::new(), vec![record]),
+            Record::GpuV1(record) => self.restore_gpu(*record),
+            Record::NodeOpsV1(record) => self.restore_ops(record),
             Record::MetaV1(_)
             | Record::JobV1(_)
             | Record::EventV1(_)
@@ -171,6 +175,8 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            gpus: crate::gpu::Gpus::default(),
+            draining: BTreeSet::new(),
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),
             rounds: BTreeMap::new(),
@@ -313,7 +319,7 @@ fn without_what_was_in_flight(phase: Phase) -> Phase {
     }
 }
 
-fn unheard(id: NodeId) -> NodeRecord {
+pub(crate) fn unheard(id: NodeId) -> NodeRecord {
     NodeRecord {
         id,
         incarnation: model::Incarnation::default(),

@@ -57,6 +57,7 @@ impl Control {
         if rebooted {
             self.on_new_boot(&id);
         }
+        self.tell_address(&id, &task_address);
         let record = NodeRecord {
             id: id.clone(),
             incarnation,
@@ -134,14 +135,29 @@ impl Control {
         let lively = heard.is_some_and(|age| age < self.settings.suspect_ms);
         if !restarted && node.session.is_some() && lively {
             let who = if same_boot { "another agent" } else { "another machine" };
+            let first = &node.record;
+            let boot: String = first.boot_id.0.chars().take(8).collect();
             return Err(format!(
-                "{who} named {id} is connected ({present}, this one is {other}) and was heard \
-                 from {} ms ago; give each its own certificate and state folder, or try again \
-                 once that one is silent",
+                "{who} named {id} is connected (at {}, boot {boot}, {present}; this one is at {}, \
+                 {other}) and was heard from {} ms ago; give each its own certificate and state \
+                 folder, or try again once that one is silent",
+                first.task_address,
+                introduction.task_address,
                 heard.unwrap_or(0)
             ));
         }
         Ok(())
+    }
+
+    /// Jobs that run are left alone: what they hold open either lives on or ends by itself. New
+    /// generations are told the new address.
+    fn tell_address(&mut self, id: &NodeId, address: &str) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let before = node.record.task_address.clone();
+        if !before.is_empty() && before != address {
+            let text = format!("{id} moved from {before} to {address}");
+            self.tell(None, Some(id), "address", text);
+        }
     }
 
     /// Once a minute for a node: one that is refused tries on, and would fill the history.
@@ -160,6 +176,7 @@ impl Control {
     fn on_new_boot(&mut self, id: &NodeId) {
         self.tell(None, Some(id), "rebooted", format!("{id} came back with a new boot"));
         self.lose_tasks(id, "rebooted", true);
+        self.gpus_rebooted(id);
         self.free_ports(|held| held.node == *id);
         if let Some(node) = self.nodes.get_mut(id) {
             node.strangers.clear();
@@ -213,18 +230,23 @@ impl Control {
         }
         node.sequence = Some(beat.sequence);
         node.received = Some(self.now.mono);
+        node.spared = None;
         node.obeyed = beat.obeyed;
         node.load = beat.load;
         node.gpus = beat.gpus;
+        node.gpus.truncate(GPUS_MAX);
         node.reports_dropped = beat.reports_dropped;
         let was = node.reach;
-        let capacity = bounded(&beat.capacity);
+        let mut capacity = bounded(&beat.capacity);
+        capacity.gpus = self.offer_gpus(id, capacity.gpus);
+        let node = self.nodes.get_mut(id).expect("it was there a line ago");
         if node.record.capacity != capacity {
             node.record.capacity = capacity;
             self.out.nodes.insert(id.clone());
             self.out.room_freed = true;
             self.ask_round("a node's capacity changed");
         }
+        self.on_gpu_beat(id);
         self.on_task_reports(id, beat.tasks, was);
         // Epochs before steps: a worker that has finished reported its last epoch before.
         for report in beat.epochs {
@@ -348,16 +370,34 @@ impl Control {
         let Some(node) = self.nodes.get(id) else { return };
         let judged = node.judged(self.now.mono, self.judge_from, grace_until, &self.settings);
         // Time alone only makes it worse: to be UP again a node must be heard.
-        if judged > node.reach {
+        let worse = judged > node.reach;
+        let held = worse && judged == Reachability::Down && self.holds_down(id);
+        if held {
+            self.set_suspect(id);
+            let at = self.now.mono.plus(HELD_LOOK_MS);
+            self.timers.set(Timer::Node(id.clone()), at);
+            return;
+        }
+        if worse {
             self.set_reach(id, judged);
         }
         self.judge_node_later(id);
+    }
+
+    /// A node that never was heard is it from the start.
+    fn set_suspect(&mut self, id: &NodeId) {
+        if self.nodes.get(id).is_some_and(|node| node.reach < Reachability::Suspect) {
+            self.set_reach(id, Reachability::Suspect);
+        }
     }
 
     pub(crate) fn set_reach(&mut self, id: &NodeId, reach: Reachability) {
         let unix = self.now.unix;
         let Some(node) = self.nodes.get_mut(id) else { return };
         let was = std::mem::replace(&mut node.reach, reach);
+        if matches!(reach, Reachability::Down | Reachability::Gone) {
+            node.held = false;
+        }
         node.silent_since = match reach {
             Reachability::Up => None,
             Reachability::Suspect | Reachability::Down | Reachability::Gone => {
@@ -368,6 +408,7 @@ impl Control {
         self.tell(None, Some(id), &reach.name().to_lowercase(), text);
         match reach {
             Reachability::Up => {
+                self.end_hold(id);
                 self.out.room_freed = true;
                 self.ask_round("a node is up");
                 self.rounding.heard(id);
@@ -418,6 +459,10 @@ impl Control {
 
 /// Nodes known at once; a name costs a certificate, so only a mistake comes near.
 const NODES_MAX: usize = 100_000;
+/// GPUs believed of one node; more than any server has.
+const GPUS_MAX: usize = 256;
+/// A node that is held is looked at again.
+const HELD_LOOK_MS: u64 = 1_000;
 /// A skew worth a line.
 const SKEW_TOLD_MS: u64 = 5_000;
 

@@ -3,6 +3,8 @@
 use model::config::MasterConfig;
 use scheduler::snapshot::Policy;
 
+use crate::gpu::{GpuRules, Xids};
+
 /// Settings of one master. Durations in ms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -23,6 +25,8 @@ pub struct Settings {
     pub suspect_ms: u64,
     pub down_ms: u64,
     pub start_grace_ms: u64,
+    /// Share of all nodes that may be DOWN at once; always one.
+    pub down_share_max: f64,
     pub start_timeout_ms: u64,
     pub checkpoint_timeout_ms: u64,
     pub stop_grace_ms: u64,
@@ -36,6 +40,8 @@ pub struct Settings {
     pub straggler_ratio: f64,
     /// How long slowness is held against a node without a new sign of it.
     pub slow_node_ms: u64,
+    /// How GPUs are judged.
+    pub gpus: GpuRules,
     pub checkpoints_kept: usize,
     pub jobs_queued_max: usize,
     pub jobs_finished_kept: usize,
@@ -48,7 +54,7 @@ pub struct Settings {
 impl From<&MasterConfig> for Settings {
     fn from(config: &MasterConfig) -> Self {
         let (rounds, nodes, jobs) = (&config.rounds, &config.nodes, &config.jobs);
-        let (limits, stragglers) = (&config.limits, &config.stragglers);
+        let (limits, stragglers, gpus) = (&config.limits, &config.stragglers, &config.gpus);
         let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
             cluster: config.cluster.clone(),
@@ -67,6 +73,7 @@ impl From<&MasterConfig> for Settings {
             suspect_ms: nodes.suspect.0,
             down_ms: nodes.down.0,
             start_grace_ms: nodes.start_grace.0,
+            down_share_max: nodes.down_share_max,
             start_timeout_ms: jobs.start_timeout.0,
             checkpoint_timeout_ms: jobs.checkpoint_timeout.0,
             stop_grace_ms: jobs.stop_grace.0,
@@ -77,6 +84,18 @@ impl From<&MasterConfig> for Settings {
             straggler_windows: stragglers.windows,
             straggler_ratio: stragglers.ratio,
             slow_node_ms: stragglers.node_flag.0,
+            gpus: GpuRules {
+                quiet_ms: gpus.quiet.0,
+                suspicions_max: count(gpus.suspicions_max),
+                out_share: gpus.out_share,
+                ecc_uncorrected_max: u64::from(gpus.ecc_uncorrected_max),
+                xids: Xids::with(
+                    &gpus.xid_user,
+                    &gpus.xid_transient,
+                    &gpus.xid_reset,
+                    &gpus.xid_hardware,
+                ),
+            },
             checkpoints_kept: count(jobs.checkpoints_kept).max(1),
             jobs_queued_max: count(limits.jobs_queued_max),
             jobs_finished_kept: count(limits.jobs_finished_kept),

@@ -41,6 +41,9 @@ pub struct Control {
     pub(crate) places: BTreeMap<JobId, Placement>,
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) gpus: crate::gpu::Gpus,
+    /// Nodes that jobs are leaving.
+    pub(crate) draining: BTreeSet<NodeId>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,
     pub(crate) rounds: BTreeMap<RoundId, RoundRecord>,
@@ -54,6 +57,9 @@ pub struct Control {
     pub(crate) desired_sets: u64,
     pub(crate) out: Out,
 }
+
+/// GPUs by their nodes and UUIDs.
+pub(crate) type GpuNames = BTreeSet<(NodeId, String)>;
 
 /// What a step has decided so far.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +75,8 @@ pub(crate) struct Out {
     pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
+    pub(crate) gpus: GpuNames,
+    pub(crate) node_ops: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -114,6 +122,7 @@ impl Control {
         }
         self.fire_timers();
         self.settle();
+        self.note_drained();
         let commands = self.flush();
         #[cfg(debug_assertions)]
         self.assert_invariants();
@@ -154,6 +163,7 @@ impl Control {
                 Timer::Round => self.on_round_due(),
                 Timer::PlanLost => self.on_plan_lost(),
                 Timer::Node(node) => self.judge_node(&node),
+                Timer::Drain(node) => self.tend_drain(&node),
                 Timer::Job(job, which) => self.on_job_timer(job, which),
             }
         }
@@ -260,6 +270,13 @@ impl Control {
             }
         }
         // One exit of many changes neither what is desired nor what is worth keeping.
+        if before == "starting" && after == "running" {
+            self.note_started(id);
+        }
+        if before == "stopping" && after == "queued" && !self.draining.is_empty() {
+            // It was told to leave, and not for a better place.
+            self.ask_round("a job left a node");
+        }
         if before != after || held_generation != generation || is_stop {
             self.mark_desired(id);
             self.arm_phase_timers(id);
@@ -345,6 +362,12 @@ impl Control {
         }
         for record in self.slow_records(&out.slow_jobs, &out.slow_nodes) {
             put(record);
+        }
+        for record in self.gpu_records(&out.gpus) {
+            put(record);
+        }
+        for id in &out.node_ops {
+            self.ops_record(id).map(|record| put(Record::NodeOpsV1(record)));
         }
     }
 

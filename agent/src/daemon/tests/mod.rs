@@ -2,6 +2,9 @@
 
 mod assigned;
 mod data;
+mod guard;
+mod guest;
+mod isolated;
 mod life;
 mod orders;
 mod restart;
@@ -18,10 +21,12 @@ use model::{Batch, Generation, JobId, Mode, Resources, Revision, Shape};
 use nix::unistd::{User, geteuid};
 
 use super::*;
+use crate::cgroup::GroupSettings;
 use crate::config::{Override, TaskUser};
 use crate::procfs::{Census, Process};
 
-const LIMIT_MS: u64 = 20_000;
+/// The guest of the tests of limits is some 30 times slower than its machine.
+const LIMIT_MS: u64 = 60_000;
 
 /// One node with its agent, which can be restarted.
 struct World {
@@ -31,6 +36,7 @@ struct World {
     agent: Agent,
     inbox: mpsc::Receiver<Event>,
     revision: u64,
+    orders: model::nodes::NodeOrders,
 }
 
 /// The user of tasks: nobody where the tests run as root.
@@ -38,7 +44,14 @@ fn user() -> TaskUser {
     let root = geteuid().is_root();
     let found = if root { User::from_name("nobody") } else { User::from_uid(geteuid()) };
     let found = found.unwrap().unwrap();
-    TaskUser { name: found.name, uid: found.uid, gid: found.gid, home: found.dir, switch: root }
+    TaskUser {
+        name: found.name,
+        uid: found.uid,
+        gid: found.gid,
+        home: found.dir,
+        switch: root,
+        helpers: None,
+    }
 }
 
 fn open_agent(settings: &Settings, node: &str) -> (Agent, mpsc::Receiver<Event>) {
@@ -47,7 +60,7 @@ fn open_agent(settings: &Settings, node: &str) -> (Agent, mpsc::Receiver<Event>)
     let parts = Parts {
         settings: Arc::new(settings.clone()),
         node: node.parse().unwrap(),
-        gpus: Gpus::start(|_| {}).unwrap(),
+        gpus: Gpus::start(crate::probe::nvml::Sources::default(), |_| {}).unwrap(),
         events,
         heartbeats,
     };
@@ -69,6 +82,8 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         master: SocketAddr::from(([127, 0, 0, 1], 1)),
         state_dir: dir.path().to_owned(),
         task_address: "127.0.0.1".to_owned(),
+        task_ports: (10_000, 19_999),
+        filters: false,
         user: user(),
         python_package: None,
         beat_ms: 2000,
@@ -79,12 +94,16 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         hadoop_conf_dir: None,
         tls: model::config::TlsConfig::default(),
         capacity: Override::default(),
+        groups: GroupSettings { root: None, cpu_limit: true, pids_max: 4096 },
+        as_submitter: false,
+        uid_min: 1000,
     };
     change(&mut settings);
     // Another run of these tests, or one just before, must not be taken for this one's node.
     let node = format!("{node}.{}", std::process::id());
     let (agent, inbox) = open_agent(&settings, &node);
-    World { dir, settings, node, agent, inbox, revision: 1 }
+    let orders = model::nodes::NodeOrders::default();
+    World { dir, settings, node, agent, inbox, revision: 1, orders }
 }
 
 fn key(generation: u64) -> Key {
@@ -129,8 +148,7 @@ impl World {
     fn desire_with(&mut self, generations: Vec<DesiredGeneration>, extras: Extras) {
         self.revision += 1;
         let desired = Desired { revision: Revision(self.revision), generations };
-        self.agent
-            .on(Event::Desired(desired, extras, model::nodes::NodeOrders::default()), clock::now());
+        self.agent.on(Event::Desired(desired, extras, self.orders.clone()), clock::now());
     }
 
     /// Turns the loop until something holds.
@@ -224,6 +242,16 @@ impl Drop for World {
         for process in self.marked() {
             let pid = nix::unistd::Pid::from_raw(process.pid);
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        if let Some(tree) = &self.agent.tree {
+            let groups: Vec<_> = tree.of_tasks().into_iter().map(|(_, group)| group).collect();
+            groups.iter().for_each(crate::cgroup::Group::kill);
+            let limit = clock::now().plus(LIMIT_MS);
+            while groups.iter().any(|group| group.is_populated()) && clock::now() < limit {
+                std::thread::yield_now();
+            }
+            tree.end_servers();
+            tree.prune();
         }
     }
 }

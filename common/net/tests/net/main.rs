@@ -5,9 +5,12 @@
 mod certificates;
 mod frames;
 mod golden;
+mod golden_certificates;
 mod golden_three;
 mod handshake;
 mod limits;
 mod raw;
+mod refused;
+mod renewal;
 mod restart;
 mod world;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use model::{NodeId, RoundId};
 
 use super::{ChangeArgs, Connect, ReadArgs};
@@ -37,6 +37,8 @@ pub(crate) enum NodeCommand {
     Show(NodeShowArgs),
     /// Say that nodes are gone for good: their tasks are taken as dead
     Lost(NodeLostArgs),
+    /// GPUs with their health; take one out, or let it be probed
+    Gpus(super::NodeGpusArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -122,63 +124,6 @@ pub(crate) struct SnapshotRestoreArgs {
     /// Say what would be done
     #[arg(long)]
     pub dry_run: bool,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum CertCommand {
-    /// Make the cluster's CA and the master's certificate
-    Init(InitArgs),
-    /// Issue a certificate
-    Issue(IssueArgs),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RoleArg {
-    Master,
-    Agent,
-    Operator,
-    /// May do everything
-    Admin,
-    /// May change its own jobs only
-    User,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct InitArgs {
-    /// Folder to make them in [default: where the master looks]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Name of the cluster
-    #[arg(long, value_name = "NAME", default_value = "optimus")]
-    pub cluster: String,
-    /// A further address or name of the master; may be repeated
-    #[arg(long = "address", value_name = "ADDR")]
-    pub addresses: Vec<String>,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct IssueArgs {
-    /// Who it is for
-    #[arg(value_enum)]
-    pub role: RoleArg,
-    /// The node's name, or the person's: whose jobs are whose goes by it, whatever the role
-    #[arg(value_name = "NAME")]
-    pub name: String,
-    /// Folder of the CA [default: where the master looks]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Folder to put it in, with a copy of ca.pem [default: the CA's]
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Days that it lasts
-    #[arg(long, value_name = "N", default_value_t = 365)]
-    pub days: u32,
-    /// A further address or name of a master; may be repeated
-    #[arg(long = "address", value_name = "ADDR")]
-    pub addresses: Vec<String>,
-    /// Renew one that exists
-    #[arg(long)]
-    pub replace: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -6,16 +6,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use clap::CommandFactory as _;
 use model::client::{Answer, Read};
-use net::pki::{self, CA_DAYS, Existing, LEAF_DAYS};
-use net::{PkiError, Role};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{Context, submit};
-use crate::args::{Cli, ConfigCheckArgs, InitArgs, IssueArgs, RoleArg, SnapshotRestoreArgs};
+use crate::args::{ConfigCheckArgs, SnapshotRestoreArgs};
 use crate::client::unexpected;
-use crate::clock;
 use crate::configfile;
 use crate::contract::status::VersionJson;
 use crate::failure::{Exit, Failure};
@@ -226,96 +222,6 @@ pub(super) async fn restore(
     context.done(&json, &shown, &sentence)
 }
 
-/// `optimus.certificates/1`.
-#[derive(serde::Serialize)]
-struct CertificatesJson {
-    schema: &'static str,
-    files: Vec<String>,
-}
-
-fn made(context: &mut Context<'_>, files: &[&Path]) -> Result<(), Failure> {
-    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    let json = CertificatesJson { schema: "optimus.certificates/1", files: files.clone() };
-    match context.format {
-        Format::Table | Format::Wide | Format::Name => {
-            let lines = files.iter().map(|file| crate::text::escape(file) + "\n");
-            context.output.data(&lines.collect::<String>())
-        }
-        Format::Json | Format::Jsonl => context.done(&json, "", ""),
-    }
-}
-
-fn pki_failure(error: &PkiError) -> Failure {
-    let exit = match error {
-        PkiError::Exists { .. } => Exit::Conflict,
-        PkiError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            Exit::NotFound
-        }
-        PkiError::Read { .. }
-        | PkiError::Write { .. }
-        | PkiError::NotPem { .. }
-        | PkiError::Expired { .. }
-        | PkiError::NotYetValid { .. }
-        | PkiError::WrongRole { .. }
-        | PkiError::KeyMismatch { .. }
-        | PkiError::OtherCa { .. }
-        | PkiError::Unusable { .. }
-        | PkiError::Exposed { .. }
-        | PkiError::Invalid { .. }
-        | PkiError::NoOperator { .. } => Exit::Invalid,
-    };
-    let message = error.to_string();
-    let (message, hint) = message.split_once("; ").unwrap_or((&message, ""));
-    Failure::new(exit, message, hint)
-}
-
-pub(super) fn cert_init(context: &mut Context<'_>, args: &InitArgs) -> Result<(), Failure> {
-    let folder = args.dir.clone().unwrap_or_else(|| context.environment.pki());
-    let now = clock::wall();
-    let ca = pki::init_cluster(&folder, &args.cluster, CA_DAYS, now)
-        .map_err(|error| pki_failure(&error))?;
-    let request = pki::Request {
-        role: Role::Master,
-        name: "master",
-        addresses: &args.addresses,
-        days: LEAF_DAYS,
-    };
-    let master =
-        ca.issue(&request, &folder, Existing::Refuse, now).map_err(|error| pki_failure(&error))?;
-    made(context, &[&master.ca, &folder.join("ca.key"), &master.certificate, &master.key])?;
-    context.output.talk(&format!(
-        "keep {} safe: whoever has it can issue certificates; next: `optimus cert issue operator \
-         NAME` and `optimus cert issue agent NODE`",
-        folder.join("ca.key").display()
-    ));
-    Ok(())
-}
-
-pub(super) fn cert_issue(context: &mut Context<'_>, args: &IssueArgs) -> Result<(), Failure> {
-    let folder = args.dir.clone().unwrap_or_else(|| context.environment.pki());
-    let now = clock::wall();
-    let role = match args.role {
-        RoleArg::Master => Role::Master,
-        RoleArg::Agent => Role::Agent,
-        RoleArg::Operator => Role::Operator,
-        RoleArg::Admin => Role::Admin,
-        RoleArg::User => Role::User,
-    };
-    let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
-    let request =
-        pki::Request { role, name: &args.name, addresses: &args.addresses, days: args.days };
-    let files = pki::load_ca(&folder, now)
-        .and_then(|ca| ca.issue(&request, args.out.as_deref().unwrap_or(&folder), existing, now))
-        .map_err(|error| {
-            let failure = pki_failure(&error);
-            if matches!(error, PkiError::Exists { .. }) {
-                return Failure { hint: "add --replace to renew it".to_owned(), ..failure };
-            }
-            failure
-        })?;
-    made(context, &[&files.certificate, &files.key])
-}
-
 pub(super) async fn version(context: &mut Context<'_>) -> Result<(), Failure> {
     let client = env!("CARGO_PKG_VERSION").to_owned();
     let status = match context.master.read(Read::Status).await {
@@ -345,13 +251,4 @@ pub(super) async fn version(context: &mut Context<'_>) -> Result<(), Failure> {
         + &line("master", json.master.as_deref())
         + &line("oldest agent", json.oldest_agent.as_deref());
     context.output.data(&text)
-}
-
-pub(super) fn completion(
-    context: &mut Context<'_>,
-    shell: clap_complete::Shell,
-) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "optimus", &mut script);
-    context.output.bytes(&script)
 }

@@ -12,9 +12,9 @@ use crate::listing::{Format, pretty};
 use crate::text::count;
 
 /// One thing to change, by the name that the user gave it.
-struct Wanted {
-    id: String,
-    change: Change,
+pub(super) struct Wanted {
+    pub(super) id: String,
+    pub(super) change: Change,
 }
 
 fn wanted(jobs: &[JobId], change: impl Fn(JobId) -> Change) -> Vec<Wanted> {
@@ -22,7 +22,7 @@ fn wanted(jobs: &[JobId], change: impl Fn(JobId) -> Change) -> Vec<Wanted> {
 }
 
 /// Makes all changes, one after another; those that are refused do not keep the others back.
-async fn apply(
+pub(super) async fn apply(
     context: &mut Context<'_>,
     verb: &'static str,
     args: &ChangeArgs,
@@ -78,7 +78,11 @@ fn sentence(id: &str, change: &ChangeJson) -> String {
 }
 
 /// Asks on stderr; only a clear yes is one.
-async fn confirm(context: &mut Context<'_>, question: &str, remedy: &str) -> Result<(), Failure> {
+pub(super) async fn confirm(
+    context: &mut Context<'_>,
+    question: &str,
+    remedy: &str,
+) -> Result<(), Failure> {
     if !context.output.questions {
         let message = format!("{question} There is nobody to ask");
         return Err(Failure::invalid(message, remedy));

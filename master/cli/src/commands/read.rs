@@ -54,7 +54,7 @@ pub(super) async fn list<T: Item>(
 }
 
 /// What a watcher has seen so far.
-struct Screen<'a, T: 'static> {
+pub(super) struct Screen<'a, T: 'static> {
     kind: &'a Kind<T>,
     choice: &'a Choice,
     view: &'a View,
@@ -62,7 +62,7 @@ struct Screen<'a, T: 'static> {
 }
 
 impl<'a, T: Item> Screen<'a, T> {
-    fn start(
+    pub(super) fn start(
         context: &mut Context<'_>,
         kind: &'a Kind<T>,
         choice: &'a Choice,
@@ -77,7 +77,7 @@ impl<'a, T: Item> Screen<'a, T> {
         Ok(Self { kind, choice, view, seen: BTreeMap::new() })
     }
 
-    fn show(&mut self, context: &mut Context<'_>, rows: Vec<T>) -> Result<(), Failure> {
+    pub(super) fn show(&mut self, context: &mut Context<'_>, rows: Vec<T>) -> Result<(), Failure> {
         let style = context.output.style(self.view.utc);
         if redraws(self.view, &style) {
             let text = self.kind.render(&rows, self.choice, self.view, &style);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests may panic as tests do")]
 
+mod certificates;
 mod exits;
 mod fake;
 mod files;

@@ -30,8 +30,13 @@ pub(crate) struct Agent {
     pub(crate) extras: Extras,
     pub(crate) orders: model::nodes::NodeOrders,
     pub(crate) ledger: BTreeMap<Name, Entry>,
+    pub(crate) cards: super::gpus::Cards,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
+    /// Why it starts nothing.
+    pub(crate) rejects: Option<String>,
+    /// Where others reach its tasks.
+    pub(crate) address: String,
     sequence: u64,
 }
 
@@ -66,7 +71,10 @@ impl Agent {
             extras: Extras::default(),
             orders: model::nodes::NodeOrders::default(),
             ledger: BTreeMap::new(),
+            cards: super::gpus::Cards::default(),
             exit_ms: 500,
+            rejects: None,
+            address: "10.0.0.1".to_owned(),
             sequence: 0,
         }
     }
@@ -82,7 +90,7 @@ impl Agent {
             boot_id: BootId(self.boot.clone()),
             software: "0.1.0".to_owned(),
             unix_ms: super::clocks(now).unix.0,
-            task_address: "10.0.0.1".to_owned(),
+            task_address: self.address.clone(),
             beat_ms: 500,
             first: self.heartbeat(now, reports),
         }
@@ -92,6 +100,7 @@ impl Agent {
         self.beaten = now;
         self.contact = now;
         self.sequence += 1;
+        self.deal_cards();
         let tasks = self.ledger.iter().map(|((job, generation, task), entry)| TaskReport {
             job: *job,
             generation: *generation,
@@ -105,6 +114,7 @@ impl Agent {
             sequence: self.sequence,
             obeyed: self.desired.revision,
             capacity: self.capacity.clone(),
+            gpus: self.cards.reports(),
             tasks: tasks.collect(),
             workers: reports.workers,
             epochs: reports.epochs,
@@ -151,7 +161,10 @@ impl Agent {
                 let name = (wanted.job, wanted.generation, *task);
                 match (&wanted.order, self.ledger.get_mut(&name)) {
                     (Order::Start, None) => {
-                        self.ledger.insert(name, Entry::new(wanted.launch.on_disconnect));
+                        let mut entry = Entry::new(wanted.launch.on_disconnect);
+                        entry.exit =
+                            self.rejects.clone().map(|reason| Exit { reason, ..Exit::default() });
+                        self.ledger.insert(name, entry);
                     }
                     (Order::Keep, None) => {
                         let mut entry = Entry::new(wanted.launch.on_disconnect);

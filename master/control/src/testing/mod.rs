@@ -7,9 +7,15 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod down_cap;
+mod drain;
 mod faults;
 mod fuzz;
+mod gpus;
 mod leftovers;
+mod node_identity;
+mod peers;
+mod rejects;
 mod restarts;
 mod storage;
 mod stories;
@@ -162,6 +168,8 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let commands = self.control.step(clocks(self.now), event);
+        // Also where the build does not do so by itself.
+        self.control.assert_invariants();
         self.carry_out(commands);
     }
 
@@ -289,6 +297,14 @@ impl World {
         if self.notes {
             self.event(Event::Notes { node: node.clone(), session, notes: Box::default() });
         }
+        self.tell_cards(node, session, true);
+    }
+
+    fn tell_cards(&mut self, node: &NodeId, session: crate::SessionId, anew: bool) {
+        let agent = self.agents.get_mut(node).expect("a node of this world");
+        if let Some(notes) = agent.card_notes(anew).map(Box::new) {
+            self.event(Event::NodeNotes { node: node.clone(), session, notes });
+        }
     }
 
     fn tend_agents(&mut self) {
@@ -313,7 +329,8 @@ impl World {
                 let agent = self.agents.get_mut(&node).expect("a node of this world");
                 let session = agent.session.expect("it is connected");
                 let heartbeat = Box::new(agent.heartbeat(self.now, workers));
-                self.event(Event::Heartbeat { node, session, heartbeat });
+                self.event(Event::Heartbeat { node: node.clone(), session, heartbeat });
+                self.tell_cards(&node, session, false);
             }
         }
     }

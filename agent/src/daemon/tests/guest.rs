@@ -1,0 +1,121 @@
+//! Limits, on a kernel that has the controllers on cgroup v2: `tests/guest` boots one for these.
+
+use model::nodes::EndCause;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const SLEEP: &str = "exec sleep 1000";
+
+/// A generation whose worker runs a script with so much memory and CPU; the others only wait.
+fn with_worker(number: u64, script: &str, memory_bytes: u64, cpus_milli: u64) -> DesiredGeneration {
+    let script = format!("test $OPTIMUS_ROLE = worker || {SLEEP}\n{script}");
+    let mut wanted = generation(number, Order::Start, &script);
+    wanted.launch.worker = Resources::new(cpus_milli, memory_bytes, 0);
+    wanted.launch.server = Resources::new(1000, 64 * MIB, 0);
+    wanted
+}
+
+fn worker() -> (u64, Task) {
+    (1, Task::worker(0))
+}
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_enforces_everything() {
+    let world = world("guest-1");
+    let isolation = world.notes().isolation;
+    assert!(isolation.groups && isolation.cpu && isolation.memory && isolation.pids);
+    assert_eq!(isolation.missing, [""; 0]);
+}
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_ends_a_whole_task_at_its_memory_limit_and_no_neighbour() {
+    let mut world = world("guest-2");
+    // The one that takes too much is a child; the first process only waits for it.
+    let script = "echo begun; head -c 300m /dev/zero | tail > /dev/null; echo survived; sleep 1000";
+    world.desire(vec![with_worker(1, script, 32 * MIB, 1000)]);
+    let exit = world.until_exited(1).await[&worker()].clone();
+    assert_eq!(exit.signal, Some(9));
+    assert_eq!(
+        exit.reason,
+        "OUT_OF_MEMORY: peak 32 MiB of limit 32 MiB; ask for more memory in [worker]"
+    );
+    assert!(!exit.ordered);
+    assert_eq!(world.log(Task::worker(0)), "begun\n", "the parent of what was killed lives on");
+    assert_eq!(world.pids().len(), 2, "the neighbours live");
+    let ends = world.notes().ends;
+    assert_eq!((ends.len(), ends[0].task), (1, Task::worker(0)));
+    let EndCause::OutOfMemory { peak: Some(peak), limit } = ends[0].cause else {
+        panic!("{ends:?}");
+    };
+    assert_eq!(limit, 32 * MIB);
+    assert!(30 * MIB <= peak && peak <= limit, "{peak}");
+}
+
+/// A disk of 96 MiB, given to the guest for this.
+const DISK: &str = "/dev/nvme0n1";
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_does_not_count_what_the_kernel_can_give_back() {
+    let mut world = world("guest-3");
+    let script = format!("cat {DISK} | wc -c; echo read");
+    world.desire(vec![with_worker(1, &script, 32 * MIB, 1000)]);
+    let exit = world.until_exited(1).await[&worker()].clone();
+    assert_eq!((exit.code, exit.reason.as_str()), (Some(0), "exited with code 0"));
+    assert_eq!(world.log(Task::worker(0)), format!("{}\nread\n", 96 * MIB));
+    assert_eq!(world.notes().ends, []);
+}
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_bounds_the_processes_of_a_task() {
+    let mut world = world_with("guest-4", |settings| settings.groups.pids_max = 30);
+    let script = "i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo all";
+    world.desire(vec![with_worker(1, script, 64 * MIB, 1000)]);
+    let tree = world.agent.tree.clone().unwrap();
+    let group = tree.task(key(1), Task::worker(0));
+    let exit = world.until_exited(1).await[&worker()].clone();
+    assert!(exit.reason.contains("can't fork"), "{exit:?}");
+    assert!(!world.log(Task::worker(0)).contains("all"));
+    assert!(!group.is_populated(), "what it had forked is ended with it");
+    assert_eq!(world.pids().len(), 2, "the neighbours live");
+}
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_bounds_the_cpu_of_a_task() {
+    let mut world = world("guest-5");
+    world.desire(vec![with_worker(1, "while :; do :; done", 64 * MIB, 200)]);
+    world.until_running(3).await;
+    let tree = world.agent.tree.clone().unwrap();
+    let path = tree.task(key(1), Task::worker(0)).path().join("cpu.stat");
+    let read = |name: &str| -> u64 {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut lines = text.lines();
+        lines.find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap()
+    };
+    let (used, periods) = (read("usage_usec"), read("nr_periods"));
+    world.until("some periods have passed", |_| periods + 20 <= read("nr_periods")).await;
+    let (used, periods) = (read("usage_usec") - used, read("nr_periods") - periods);
+    let share = used * 100 / (periods * 100_000);
+    println!("{used} us of CPU in {periods} periods of 100 ms: {share} %");
+    assert!((10..=30).contains(&share), "{share} % of a CPU and not about 20 %");
+    assert!(0 < read("nr_throttled"));
+}
+
+#[tokio::test]
+#[ignore = "needs the controllers of cgroup v2: run by tests/guest"]
+async fn guest_tells_the_machines_own_want_of_memory_apart() {
+    let mut world = world("guest-6");
+    // The limit of the worker is far more than the machine has.
+    let script = "echo begun; head -c 3000m /dev/zero | tail > /dev/null; echo survived";
+    world.desire(vec![with_worker(1, script, 1 << 40, 1000)]);
+    let exit = world.until_exited(1).await[&worker()].clone();
+    assert!(exit.reason.starts_with("OUT_OF_MEMORY: the server itself"), "{exit:?}");
+    assert_eq!(world.notes().ends[0].cause, EndCause::OutOfMemoryHost);
+    assert_eq!(world.log(Task::worker(0)), "begun\n");
+    assert_eq!(world.pids().len(), 2, "the neighbours live");
+}
