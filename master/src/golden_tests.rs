@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use control::job::phase::{Phase, Wait};
 use control::ports::{Holder, HostPorts};
 use control::record::{
-    BlocksRecord, CheckpointRecord, EpochMark, JobRecord, Meta, NodeRecord, OptionsRecord,
-    Progress, RateMark, RateRecord, Record, RoundJob, RoundRecord, SlowCase, SlowJob,
-    SlowJobRecord, SlowNodeRecord, SpeedKey, SpeedPoint, SpeedRecord, Wish, Write,
+    BlocksRecord, CheckpointRecord, EpochMark, GpuCause, GpuKept, GpuRecord, JobRecord, Meta,
+    NodeOpsRecord, NodeRecord, OptionsRecord, Progress, RateMark, RateRecord, Record, RoundJob,
+    RoundRecord, SlowCase, SlowJob, SlowJobRecord, SlowNodeRecord, SpeedKey, SpeedPoint,
+    SpeedRecord, Wish, Write,
 };
+use model::nodes::GpuHealth;
 use model::options::{AssignmentKind, DataFormat, DataSpec};
+use model::reason::Schedulability;
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
     Batch, BootId, Bounds, CheckpointId, Finish, Framework, Generation, Incarnation, JobId,
@@ -206,6 +209,8 @@ fn of_the_cluster() -> Vec<(&'static str, Record)> {
         ("SpeedV1 of a job", speed(SpeedKey::Job(JOB))),
         ("SpeedV1 of a model", speed(model)),
         ("PortsV1", Record::PortsV1 { host: "10.0.0.7".to_owned(), ports }),
+        ("GpuV1", Record::GpuV1(Box::new(gpu()))),
+        ("NodeOpsV1", Record::NodeOpsV1(operations())),
         (
             "SlowNodeV1",
             Record::SlowNodeV1(SlowNodeRecord {
@@ -216,6 +221,36 @@ fn of_the_cluster() -> Vec<(&'static str, Record)> {
             }),
         ),
     ]
+}
+
+fn gpu() -> GpuRecord {
+    let kept =
+        GpuKept { health: GpuHealth::Bad, cause: GpuCause::Ecc(3), reason: "memory".to_owned() };
+    GpuRecord {
+        node: node("n1"),
+        uuid: "GPU-1".to_owned(),
+        health: GpuHealth::Suspect,
+        since: Some(UnixMs(1_700_000_007_000)),
+        reason: "Xid 79".to_owned(),
+        by: Some("ada".to_owned()),
+        cause: Some(GpuCause::Xid(79)),
+        history: vec![(UnixMs(1_700_000_007_000), "SUSPECT".to_owned())],
+        xid_seen: (Incarnation(5), 2),
+        suspicions: vec![UnixMs(1_700_000_007_000)],
+        kept: Some(kept),
+    }
+}
+
+fn operations() -> NodeOpsRecord {
+    NodeOpsRecord {
+        node: node("n1"),
+        state: Schedulability::Draining,
+        by: "ada".to_owned(),
+        since: UnixMs(1_700_000_008_000),
+        reason: "a new fan".to_owned(),
+        deadline: Some(UnixMs(1_700_000_009_000)),
+        tasks_before: 3,
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
