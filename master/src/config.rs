@@ -80,6 +80,7 @@ fn known() -> Table {
         hadoop_conf_dir: text.clone(),
         kerberos_principal: text.clone(),
         kerberos_keytab: text.clone(),
+        store_key: text.clone(),
         tls: TlsConfig {
             ca: text.clone(),
             certificate: text.clone(),

@@ -28,6 +28,7 @@ use crate::pipeline::Pipeline;
 use crate::pki::Certificates;
 use crate::planner::{Planned, Planner};
 use crate::publisher::Publisher;
+use crate::seal::Seal;
 
 /// Commands that may wait for the disk before no more events are taken in. Reads go on.
 const WAITING_MAX: usize = 4_096;
@@ -82,6 +83,8 @@ pub(crate) struct Hands {
     pub(crate) counters: Arc<Counters>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) audit: Arc<crate::audit::Health>,
+    /// What is stored is sealed with it.
+    pub(crate) seal: Option<Arc<Seal>>,
 }
 
 pub(crate) struct Daemon {
@@ -366,7 +369,7 @@ impl Daemon {
     fn carry_out(&mut self, commands: Vec<Command>) -> Result<(), DaemonError> {
         for (number, writes) in self.pipeline.push(commands) {
             log_events(&writes);
-            self.hands.keeper.persist(number, codec::encode(&writes)?);
+            self.hands.keeper.persist(number, codec::encode(&writes, self.hands.seal.as_deref())?);
         }
         self.begin();
         Ok(())

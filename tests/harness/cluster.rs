@@ -254,6 +254,7 @@ impl Cluster {
         let host = &options.host;
         self.run(["cert", "init", "--dir", &folder, "--cluster", "loopback", "--address", host])?;
         self.run(["cert", "issue", "operator", "operator", "--dir", &folder])?;
+        self.run(["cert", "issue", "admin", "operator", "--dir", &folder])?;
         for node in &options.nodes {
             self.run(["cert", "issue", "agent", &node.name, "--dir", &folder])?;
         }

@@ -31,6 +31,9 @@ pub struct MasterConfig {
     pub kerberos_principal: Option<String>,
     /// The principal's keytab: tickets are then taken as they are needed, and never run out.
     pub kerberos_keytab: Option<String>,
+    /// File of the key that the store is sealed with; the default is the systemd credential
+    /// `store-key`, and without either it is not sealed.
+    pub store_key: Option<String>,
     pub tls: TlsConfig,
     pub rounds: RoundConfig,
     pub nodes: NodeTimesConfig,
@@ -208,6 +211,7 @@ impl Default for MasterConfig {
             hadoop_conf_dir: None,
             kerberos_principal: None,
             kerberos_keytab: None,
+            store_key: None,
             tls: TlsConfig::default(),
             rounds: RoundConfig::default(),
             nodes: NodeTimesConfig::default(),

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::JobOptions;
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
+use model::options::AssignmentKind;
 use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, PkiError};
 
 use crate::clock;
@@ -298,7 +300,7 @@ impl Master {
             return Ok(());
         }
         let (software, spoken) = (self.software.as_deref().unwrap_or("it"), self.protocol);
-        let name = model::access::Deed::of(call).row().name;
+        let name = called(call);
         Err(Failure::new(
             Exit::Unavailable,
             format!("{name} needs a master of protocol {needed}; {software} speaks {spoken}"),
@@ -367,6 +369,20 @@ impl Master {
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
         }
     }
+}
+
+/// The request by its name, and what in it is new.
+fn called(call: &Call) -> String {
+    let name = model::access::Deed::of(call).row().name;
+    let Call::Change(Change::SubmitWith { options, .. }) = call else { return name.to_owned() };
+    let JobOptions { assignment, data, checkpoint_shared } = options;
+    let new = [
+        (*assignment != AssignmentKind::default()).then_some("assignment"),
+        data.as_ref().map(|_| "data"),
+        checkpoint_shared.then_some("checkpoint_shared"),
+    ];
+    let new: Vec<&str> = new.into_iter().flatten().collect();
+    format!("{name} with {}", new.join(", "))
 }
 
 /// The first protocol with this request.

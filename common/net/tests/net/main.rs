@@ -6,6 +6,7 @@ mod certificates;
 mod frames;
 mod golden;
 mod golden_certificates;
+mod golden_four;
 mod golden_gpus;
 mod golden_three;
 mod golden_watched;
