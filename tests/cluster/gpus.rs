@@ -151,12 +151,12 @@ fn a_driver_that_hangs_and_one_that_does_not_fit_leave_training_alone() -> Resul
     let words = gpu.context("it is listed")?["trouble"].as_str().unwrap_or_default().to_owned();
     ensure!(words.contains("reboot") && words.contains("reload"), "{words}");
     let other = submit(&cluster, &job(&cluster, "waits"))?;
-    wait_job(&cluster, &other, "a reason", MINUTE, |shown| {
-        shown["reason"]
-            .as_str()
-            .is_some_and(|reason| reason.contains("gpu") || reason.contains("GPU"))
+    wait_job(&cluster, &other, "a decision", MINUTE, |shown| {
+        let decided = shown["reason"].as_str().is_some_and(|why| !why.contains("not evaluated"));
+        shown["phase"] == "QUEUED" && decided
     })?;
     wait_steps(&cluster, &id, 10)?;
+    ensure!(show(&cluster, &other)?["phase"] == "QUEUED", "it got a GPU that it cannot use");
     ensure!(faults(&show(&cluster, &id)?).is_empty(), "training was touched");
     nvml[0].remove("init 18")?;
     wait_phase(&cluster, &other, "RUNNING", 2 * MINUTE)?;
