@@ -23,6 +23,9 @@ use model::agent::ProbeAct;
 /// where that is not allowed, and every folder on the way belongs to root alone, it makes the
 /// missing ones itself and gives them to the user.
 ///
+/// Below a folder with the set-group-id bit, which its group shares, that group may write too: a
+/// master of another user puts manifests beside the parts and removes old ones.
+///
 /// # Errors
 /// In words, with the folder and the remedy.
 pub(crate) fn make_folder(path: &Path, user: &TaskUser) -> Result<(), String> {
@@ -79,7 +82,17 @@ pub(crate) fn probe(
 }
 
 fn as_user(path: &Path, user: &TaskUser) -> Result<(), String> {
+    if is_shared_by_group(path) {
+        let script = "umask 002 && exec /bin/mkdir -p -- \"$0\"";
+        return run_as(user, &["/bin/sh", "-c", script], path);
+    }
     run_as(user, &["/bin/mkdir", "-p", "--"], path)
+}
+
+/// True where the nearest folder that exists gives its group to what is made in it.
+fn is_shared_by_group(path: &Path) -> bool {
+    let nearest = path.ancestors().find_map(|folder| fs::metadata(folder).ok());
+    nearest.is_some_and(|found| found.mode() & 0o2000 != 0)
 }
 
 /// Runs a small program on a path as the tasks' user.
@@ -133,6 +146,8 @@ fn as_root(path: &Path, user: &TaskUser) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use nix::unistd::{Gid, Uid, User, geteuid};
 
     use super::*;
@@ -178,6 +193,26 @@ mod tests {
         for name in ["j1", ".optimus-probe-/../../j1", ".optimus-probe-\0"] {
             let url = format!("file://{}", here.display());
             probe(&url, name, ProbeAct::Remove, &user()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_a_group_shares_is_made_for_the_group() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let group = Gid::from_raw(4711);
+        for (name, mode, wanted) in [("shared", 0o3777, 0o020), ("own", 0o1777, 0)] {
+            let base = dir.path().join(name);
+            fs::create_dir(&base).unwrap();
+            nix::unistd::chown(&base, None, Some(group)).unwrap();
+            fs::set_permissions(&base, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            make_folder(&base.join("j1/g00000001-c00000001"), &user()).unwrap();
+            let made = fs::metadata(base.join("j1")).unwrap();
+            assert_eq!(made.mode() & 0o020, wanted, "{name}");
+            assert_eq!(made.gid() == 4711, wanted != 0, "{name}");
         }
     }
 

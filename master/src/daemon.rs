@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use control::Control;
 use control::command::Command;
+use control::doctor::{finding, sorted};
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
 use model::NodeId;
 use model::access::Asker;
 use model::agent::AgentQuery;
 use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
-use model::nodes::Finding;
+use model::nodes::{Finding, Severity};
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -324,8 +325,12 @@ impl Daemon {
             status.reports_refused.extend(self.hands.counters.named());
         }
         if let Ok(Answer::Doctor(findings)) = &mut reply {
+            let remedy = "look at the disk of the master's state_dir";
+            let alerts = self.hands.keeper.health().alerts().into_iter();
+            findings.extend(alerts.map(|words| finding(Severity::Fault, "store", words, remedy)));
             findings.extend(self.hands.certificates.findings());
             findings.extend(self.agent_certificates());
+            *findings = sorted(std::mem::take(findings));
         }
         reply
     }

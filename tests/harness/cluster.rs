@@ -75,6 +75,8 @@ pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    /// Variables beside the harness's own.
+    pub environment: Vec<(String, String)>,
     space: Option<String>,
     child: Option<Child>,
 }
@@ -82,7 +84,8 @@ pub struct Daemon {
 impl Daemon {
     fn new(program: &Path, config: PathBuf) -> Self {
         let log = config.with_extension("log");
-        Self { program: program.to_owned(), config, log, space: None, child: None }
+        let environment = Vec::new();
+        Self { program: program.to_owned(), config, log, environment, space: None, child: None }
     }
 
     /// The program by itself, or in its network namespace.
@@ -104,6 +107,7 @@ impl Daemon {
             .command()
             .arg("--config")
             .arg(&self.config)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -186,12 +190,20 @@ impl Cluster {
     /// Where anything of it fails.
     pub fn start(options: &ClusterOptions) -> Result<Self> {
         let mut cluster = Self::prepare(options)?;
-        cluster.master.start()?;
-        for agent in &mut cluster.agents {
+        cluster.launch(options.nodes.len())?;
+        Ok(cluster)
+    }
+
+    /// Starts the daemons of a prepared cluster, and waits until every node is UP.
+    ///
+    /// # Errors
+    /// Where one does not start.
+    pub fn launch(&mut self, nodes: usize) -> Result<()> {
+        self.master.start()?;
+        for agent in &mut self.agents {
             agent.start()?;
         }
-        cluster.wait_nodes_up(options.nodes.len())?;
-        Ok(cluster)
+        self.wait_nodes_up(nodes)
     }
 
     /// Everything but starting the daemons.

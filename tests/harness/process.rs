@@ -87,13 +87,34 @@ pub fn tasks_below(folder: &Path) -> Vec<TaskProcess> {
     found.map(|(pid, task)| TaskProcess { pid, task }).collect()
 }
 
+/// Ids of all processes of this machine.
+pub(crate) fn all() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
+        .collect()
+}
+
+/// What a variable of a living process says.
+pub(crate) fn mark(pid: i32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = variable(&String::from_utf8_lossy(&environment), name)?.to_owned();
+    // A zombie runs nothing; it only waits for its parent to look.
+    (state(pid)? != 'Z').then_some(value)
+}
+
+/// When a process started, in ticks since the machine did: with the id, which process it is.
+pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Living processes with a folder below `folder`, and what a variable of theirs says.
 fn below(folder: &Path, name: &str) -> Vec<(i32, String)> {
     let folder = folder.to_string_lossy();
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok())
+    let mut found: Vec<_> = all()
+        .into_iter()
         .filter_map(|pid| {
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let environment = String::from_utf8_lossy(&environment);

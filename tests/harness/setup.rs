@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::binaries::checkout;
 
 /// MXNet's last release, and the last numpy that it can import.
-const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
+pub(crate) const WHEELS: [&str; 2] = ["mxnet==1.9.1", "numpy==1.23.5"];
 
 /// Debian packages and a file or command that shows each to be there.
 const PACKAGES: [(&str, &str); 6] = [
@@ -60,7 +60,7 @@ fn reachable_by_all(path: &Path) -> bool {
 
 /// A folder for what is kept between runs: below the target folder, or, where the tasks' user
 /// cannot get there, below /var/tmp.
-fn base() -> Result<PathBuf> {
+pub(crate) fn base() -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| checkout().join("target"), PathBuf::from);
     let target = std::path::absolute(target)?;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use model::{BootId, Incarnation, Millis};
 use nix::unistd::{Gid, Uid};
 
+use super::isolated::words_of;
 use super::{Agent, Due, Ended, Live, LiveTask, NEVER, Parts, read_socket};
 use crate::cgroup::{self, Tree};
 use crate::clock;
@@ -137,9 +138,15 @@ impl Agent {
     fn claim_groups(&self, census: &mut Census) {
         let Some(tree) = &self.tree else { return };
         for (of, group) in tree.of_tasks() {
-            match of {
-                Some((key, task)) => census.claim(&self.mark(key, task), &group.pids()),
-                None => group.kill(),
+            if let Some((key, task)) = of {
+                census.claim(&self.mark(key, task), group.pids());
+                let held = self.ledger.generations.get(&key).and_then(|h| h.tasks.get(&task));
+                if held.is_some_and(HeldTask::is_live) {
+                    // Also where it is empty: it still says what the task died of.
+                    continue;
+                }
+            } else {
+                group.kill();
             }
             // Refused while a process is in it.
             let _busy = group.remove();
@@ -174,6 +181,9 @@ impl Agent {
                 if let Some(stopping) = stopping {
                     exit.ordered = stopping.ordered;
                     exit.reason.clone_from(&stopping.reason);
+                }
+                if let Some(cause) = self.end_of_group(key, task) {
+                    exit.reason = words_of(cause, task);
                 }
                 tracing::warn!(task = %mark, reason = exit.reason, "gone");
                 self.set_exited(key, task, exit, now);

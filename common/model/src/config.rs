@@ -142,6 +142,9 @@ pub struct NodeTimesConfig {
     pub down: DurationMs,
     /// After a start of the master no node is judged for this long.
     pub start_grace: DurationMs,
+    /// Share of all nodes that may fall silent at once and be DOWN, in (0, 1], but always one;
+    /// where more do, the master's own network is taken to have failed. 1 sets no limit.
+    pub down_share_max: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -255,6 +258,7 @@ impl Default for NodeTimesConfig {
             suspect: DurationMs::seconds(10),
             down: DurationMs::seconds(60),
             start_grace: DurationMs::seconds(60),
+            down_share_max: 0.34,
         }
     }
 }
@@ -369,6 +373,13 @@ impl MasterConfig {
                 "jobs.checkpoints_kept",
                 format!("{} is out of range", jobs.checkpoints_kept),
                 "give 1 to 100",
+            ));
+        }
+        if !(self.nodes.down_share_max > 0.0 && self.nodes.down_share_max <= 1.0) {
+            faults.push(Fault::new(
+                "nodes.down_share_max",
+                format!("{} is out of range", self.nodes.down_share_max),
+                "give more than 0 and at most 1; 0.34 is usual",
             ));
         }
         if !(self.stragglers.ratio > 0.0 && self.stragglers.ratio < 1.0) {

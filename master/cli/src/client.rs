@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, PkiError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
@@ -22,6 +22,26 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_secs(2);
 /// The first protocol with [`Read::JobMore`].
 const PROTOCOL_OF_MORE: u16 = 3;
+
+/// The first protocol with a question that not every master knows.
+const fn first_with(read: &Read) -> u16 {
+    match read {
+        Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => PROTOCOL_OF_NODES,
+        Read::Jobs
+        | Read::Job { .. }
+        | Read::Why { .. }
+        | Read::Events { .. }
+        | Read::Rounds { .. }
+        | Read::Round { .. }
+        | Read::Nodes
+        | Read::Node { .. }
+        | Read::Status
+        | Read::Log { .. }
+        | Read::Snapshot
+        | Read::JobMore { .. } => PROTOCOL_OF_MORE,
+    }
+}
+
 /// For the last packet to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -75,16 +95,51 @@ impl Master {
         self.ask(&request).await
     }
 
-    /// As [`Self::read`], of something that masters before protocol 3 do not tell: none there.
+    /// As [`Self::read`], of something that older masters do not tell: none there.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
-        self.connect().await?;
-        if self.protocol < PROTOCOL_OF_MORE {
+        if !self.speaks(first_with(&read)).await? {
             return Ok(None);
         }
         self.read(read).await.map(Some)
+    }
+
+    /// Whether the master speaks a protocol or a newer one.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub(crate) async fn speaks(&mut self, protocol: u16) -> Result<bool, Failure> {
+        self.connect().await?;
+        Ok(self.protocol >= protocol)
+    }
+
+    /// For a command that older masters do not know.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; exit 6 where the master is older.
+    pub(crate) async fn require(&mut self, protocol: u16, command: &str) -> Result<(), Failure> {
+        if self.speaks(protocol).await? {
+            return Ok(());
+        }
+        let software = self.software.clone().unwrap_or_default();
+        let message = format!("the master ({software}) does not know {command}");
+        Err(Failure::new(Exit::Unavailable, message, "upgrade the master first"))
+    }
+
+    /// Whose certificate this operator shows, and for how many days it lasts.
+    ///
+    /// # Errors
+    /// Where there is none that can be read.
+    pub(crate) fn certificate_days(
+        &self,
+        now: std::time::SystemTime,
+    ) -> Result<(String, f64), PkiError> {
+        let files = net::pki::find_operator(&self.target.folder, self.target.user.as_deref())?;
+        let status = net::certificate_status(&files.certificate)?;
+        let name = files.certificate.display().to_string();
+        Ok((name, status.days_left(now)))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.

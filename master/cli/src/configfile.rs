@@ -11,7 +11,7 @@ const COUNT: Want = Want::Integer(u32::MAX as u64);
 const COUNTS: Want = Want::Integers(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 45] = [
+pub(crate) const MASTER_KEYS: [Key; 46] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -33,6 +33,7 @@ pub(crate) const MASTER_KEYS: [Key; 45] = [
     Key::optional("nodes.suspect", Want::Duration),
     Key::optional("nodes.down", Want::Duration),
     Key::optional("nodes.start_grace", Want::Duration),
+    Key::optional("nodes.down_share_max", Want::Decimal),
     Key::optional("jobs.start_timeout", Want::Duration),
     Key::optional("jobs.checkpoint_timeout", Want::Duration),
     Key::optional("jobs.stop_grace", Want::Duration),

@@ -136,7 +136,8 @@ impl Control {
         record: &mut RoundRecord,
     ) -> Option<RoundJob> {
         let unix = self.now.unix;
-        let job = self.jobs.get_mut(&decision.job)?;
+        let job = self.jobs.get(&decision.job)?;
+        let words = self.round_words(job, decision.reason.text());
         let from = job.shape();
         let (to, placement) = match &decision.verb {
             Verb::Start { placement } | Verb::Rescale { placement } => {
@@ -157,7 +158,7 @@ impl Control {
             verb: decision.verb.name().to_owned(),
             from,
             to,
-            reason: reason.text().chars().take(1_000).collect(),
+            reason: words.chars().take(1_000).collect(),
             predicted_steps_per_s: reason.speed_after,
             measured_steps_per_s: None,
             remaining_s: reason.remaining_s,
@@ -165,7 +166,7 @@ impl Control {
             nodes_refused: reason.nodes_refused().iter().take(16).cloned().collect(),
             remedy: reason.remedy().map(str::to_owned),
         };
-        job.decision = Some((round, unix, entry.clone()));
+        self.jobs.get_mut(&decision.job)?.decision = Some((round, unix, entry.clone()));
         Some(entry)
     }
 
@@ -224,10 +225,15 @@ impl Control {
         if !job.spec().accepts(shape) && job.wanted_shape() != Some(shape) {
             return Err(format!("{shape} is not within the job's bounds"));
         }
-        if job.is_profiling() && !job.shape().is_empty() && job.record.measured.contains(&shape) {
+        let leaves = self.leaves(job).is_some();
+        let measured = job.is_profiling() && job.record.measured.contains(&shape);
+        if measured && !job.shape().is_empty() && !leaves {
             return Err(format!("{shape} was measured already"));
         }
-        if let (Verb::Rescale { .. }, Some(why)) = (&decision.verb, self.over_budget(job)) {
+        // Who has to leave a node is not asked what that costs.
+        if let (Verb::Rescale { .. }, false, Some(why)) =
+            (&decision.verb, leaves, self.over_budget(job))
+        {
             return Err(why);
         }
         Ok(Some(Some(placement)))
@@ -244,10 +250,8 @@ impl Control {
             return Err(format!("{shape} lacks a server or a worker"));
         }
         for share in shares {
-            match self.nodes.get(&share.node) {
-                Some(node) if node.is_up() => {}
-                Some(node) => return Err(format!("{} is {}", share.node, node.reach.name())),
-                None => return Err(format!("{} is not known", share.node)),
+            if let Some(why) = self.takes_nothing(&share.node) {
+                return Err(why);
             }
         }
         Ok(())
@@ -296,7 +300,7 @@ impl Control {
             origin,
             round: Some(round),
             profiling: job.is_profiling(),
-            reason: reason.text().chars().take(1_000).collect(),
+            reason: self.round_words(job, reason.text()).chars().take(1_000).collect(),
             predicted: Predicted {
                 before: reason.speed_before,
                 after: reason.speed_after,
@@ -314,8 +318,11 @@ impl Control {
                 self.give_place(id, place);
             }
             Verb::Evict => {
-                let words: String = reason.text().chars().take(1_000).collect();
-                let reason = format!("gave its place up in {round}: {words}");
+                let refused = reason.nodes_refused().first().map(|(why, _)| why.as_str());
+                let reason = self.evicted_words(job, refused).unwrap_or_else(|| {
+                    let words: String = reason.text().chars().take(1_000).collect();
+                    format!("gave its place up in {round}: {words}")
+                });
                 self.begin_save(id, Goal::Leave(Next::Queue { reason }));
             }
             Verb::Keep | Verb::Wait => {}

@@ -34,7 +34,7 @@ pub(crate) struct Resize {
 /// Shapes on trial at once.
 const RESIZES_MAX: usize = 64;
 const REQUEST_ID_MAX: usize = 128;
-const DRY_RUN: &str = "dry run: nothing was changed";
+pub(crate) const DRY_RUN: &str = "dry run: nothing was changed";
 
 /// Everything wrong with a job, the syntax of its own curve included.
 fn faults_of(spec: &JobSpec) -> Vec<Fault> {
@@ -48,7 +48,7 @@ fn faults_of(spec: &JobSpec) -> Vec<Fault> {
     faults
 }
 
-fn conflict(message: String, hint: &str) -> Refusal {
+pub(crate) fn conflict(message: String, hint: &str) -> Refusal {
     Refusal::new(ErrorKind::Conflict, message, hint)
 }
 
@@ -72,13 +72,9 @@ impl Control {
             }
             Change::NodeLost { node } => self.node_lost(&asked, &node),
             Change::Gpu { node, uuid, retire } => self.change_gpu(&asked, &node, &uuid, retire),
-            Change::NodeCordon { .. } | Change::NodeDrain { .. } | Change::NodeUndrain { .. } => {
-                Err(Refusal::new(
-                    ErrorKind::Unavailable,
-                    "this master does not know the change",
-                    "upgrade the master",
-                ))
-            }
+            Change::NodeCordon { node } => self.node_cordon(&asked, &node),
+            Change::NodeDrain { node, deadline_ms } => self.node_drain(&asked, &node, deadline_ms),
+            Change::NodeUndrain { node } => self.node_undrain(&asked, &node),
             Change::Resize { job, shape, pin } => {
                 match self.resize(Resize { asked, job, shape, pin }) {
                     Some(reply) => reply,
@@ -399,36 +395,6 @@ impl Control {
         self.touch(id);
         self.ask_round("a job was updated");
         self.done(asked, id, "the next round goes by it")
-    }
-
-    fn node_lost(&mut self, asked: &Asked, id: &NodeId) -> Reply {
-        let Some(node) = self.nodes.get(id) else {
-            return Err(Refusal::new(
-                ErrorKind::NotFound,
-                format!("no node {id}"),
-                "see optimus nodes",
-            ));
-        };
-        let accepted = |note: &str| {
-            let note = note.to_owned();
-            Ok(Answer::Accepted { job: None, node: Some(id.clone()), note })
-        };
-        if node.record.gone.is_some() {
-            return accepted("it is GONE already");
-        }
-        if node.is_up() {
-            return Err(conflict(
-                format!("{id} is UP: its tasks are alive"),
-                "power it off, or stop its agent, and wait until it is SUSPECT",
-            ));
-        }
-        if asked.dry_run {
-            return accepted(DRY_RUN);
-        }
-        self.told(asked, None, Some(id), &format!("declared {id} lost"));
-        let words = asked.reason.clone().unwrap_or_else(|| format!("by {}", asked.user));
-        self.declare_lost(id, words.chars().take(500).collect());
-        accepted("its tasks count as dead; their jobs restart elsewhere")
     }
 
     /// Checks an operator's shape and puts it on trial: none where the answer comes later.

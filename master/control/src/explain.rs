@@ -81,7 +81,7 @@ impl Control {
         match wait {
             Wait::Round { reason } => match &job.decision {
                 Some((round, _, entry)) if entry.verb == "wait" => {
-                    format!("{} ({round})", entry.reason)
+                    format!("{} ({round}){}", entry.reason, self.closed_words())
                 }
                 Some(_) | None => reason.clone(),
             },

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::reason::Schedulability;
 use model::{JobId, NodeId, Resources};
 
 use crate::job::phase::{Goal, Phase, Wait};
 use crate::room::demand_of;
 use crate::step::Control;
+use crate::timers::Timer;
 
 /// Above this many jobs and nodes only some are looked at in each step.
 const WHOLE_MAX: usize = 300;
@@ -34,7 +36,7 @@ impl Control {
         assert!(self.events.len() <= self.settings.events_kept, "events are bounded");
         assert!(self.rounds.len() <= self.settings.rounds_kept, "rounds are bounded");
         assert!(self.out.commands.is_empty(), "every command was handed out");
-        assert!(self.timers.len() <= 2 + self.nodes.len() + 8 * self.jobs.len(), "timers");
+        assert!(self.timers.len() <= 2 + 2 * self.nodes.len() + 8 * self.jobs.len(), "timers");
         if every == 1 {
             for id in &self.reserved {
                 let waits = matches!(
@@ -105,6 +107,13 @@ impl Control {
 
     fn assert_node(&self, id: &model::NodeId) {
         let Some(node) = self.nodes.get(id) else { return };
+        let drains = node.schedulability() == Schedulability::Draining;
+        assert_eq!(self.closed.contains(id), !node.is_open(), "{id} is listed as it is");
+        assert_eq!(self.draining.contains(id), drains, "{id} is listed as it is");
+        assert!(
+            !drains || self.timers.armed(&Timer::Drain(id.clone())).is_some(),
+            "{id} is tended"
+        );
         let mut used = Resources::default();
         for job in &node.lives {
             let on = self.job(*job).placement().on(id);

@@ -9,6 +9,7 @@ use model::reason::Reachability;
 use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
 
 use crate::event::SessionId;
+use crate::ops::{Ops, Rejects};
 use crate::record::NodeRecord;
 use crate::settings::Settings;
 
@@ -50,6 +51,14 @@ pub(crate) struct Node {
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
     /// Slowness that follows the node, and until when it is held against it.
     pub(crate) slow: Option<Slow>,
+    /// Why it takes no new tasks; none where it is open.
+    pub(crate) ops: Option<Ops>,
+    /// What it could not start lately.
+    pub(crate) rejects: Rejects,
+    /// It has been silent for long enough to be DOWN, and with it too many others.
+    pub(crate) held: bool,
+    /// Its silence counts from here on, as others that fell silent with it are back.
+    pub(crate) spared: Option<Millis>,
     /// Jobs with a slow worker here, and until when that counts.
     pub(crate) slow_for: BTreeMap<JobId, Millis>,
 }
@@ -90,6 +99,10 @@ impl Node {
             refusal_told: None,
             stop_told: BTreeMap::new(),
             slow: None,
+            ops: None,
+            rejects: Rejects::default(),
+            held: false,
+            spared: None,
             slow_for: BTreeMap::new(),
         }
     }
@@ -100,6 +113,12 @@ impl Node {
 
     pub(crate) fn is_up(&self) -> bool {
         self.reach == Reachability::Up
+    }
+
+    /// From when on its silence counts.
+    fn heard(&self, judge_from: Millis) -> Millis {
+        let heard = self.received.map_or(judge_from, |received| received.max(judge_from));
+        self.spared.map_or(heard, |spared| spared.max(heard))
     }
 
     /// Judges the node's age. `judge_from` is when judging began: a start of the master, or the
@@ -114,7 +133,7 @@ impl Node {
         if self.reach == Reachability::Gone {
             return Reachability::Gone;
         }
-        let heard = self.received.map_or(judge_from, |received| received.max(judge_from));
+        let heard = self.heard(judge_from);
         let age = now.since(heard);
         if age >= settings.down_ms && now >= grace_until {
             Reachability::Down
@@ -133,7 +152,7 @@ impl Node {
         grace_until: Millis,
         settings: &Settings,
     ) -> Option<Millis> {
-        let heard = self.received.map_or(judge_from, |received| received.max(judge_from));
+        let heard = self.heard(judge_from);
         let suspect = heard.plus(settings.suspect_ms);
         let down = heard.plus(settings.down_ms).max(grace_until);
         [suspect, down].into_iter().find(|at| *at > now)

@@ -22,7 +22,8 @@ impl Control {
             self.count("notes of an old connection");
             return;
         };
-        let before = node.notes.replace(notes);
+        let before = node.notes.replace(notes.clone());
+        self.note_rejects(id, &notes);
         self.tell_peers(id, before.as_ref());
         self.on_gpu_notes(id, before.and_then(|notes| notes.gpu_trouble));
     }

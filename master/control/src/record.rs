@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::nodes::GpuHealth;
+use model::reason::Schedulability;
 use model::view::{DecisionView, EventView, FaultView};
 use model::{
     BootId, CheckpointId, Generation, Incarnation, JobId, JobOptions, JobSpec, NodeId, Placement,
@@ -37,6 +38,7 @@ pub enum Record {
     SlowJobV1(Box<SlowJobRecord>),
     SlowNodeV1(SlowNodeRecord),
     GpuV1(Box<GpuRecord>),
+    NodeOpsV1(NodeOpsRecord),
 }
 
 /// Where an entry lies.
@@ -56,6 +58,7 @@ pub enum Key {
     SlowNode(NodeId),
     /// By its node and its UUID.
     Gpu(NodeId, String),
+    NodeOps(NodeId),
 }
 
 impl Key {
@@ -80,6 +83,7 @@ impl Key {
             Self::SlowNode(node) => text(11, node.as_str()),
             // A node's name has no blank.
             Self::Gpu(node, uuid) => text(14, &format!("{node} {uuid}")),
+            Self::NodeOps(node) => text(13, node.as_str()),
         }
     }
 }
@@ -101,6 +105,7 @@ impl Record {
             Self::SlowJobV1(slow) => Key::SlowJob(slow.job),
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
             Self::GpuV1(gpu) => Key::Gpu(gpu.node.clone(), gpu.uuid.clone()),
+            Self::NodeOpsV1(ops) => Key::NodeOps(ops.node.clone()),
         }
     }
 }
@@ -202,6 +207,19 @@ pub struct GpuKept {
     pub health: GpuHealth,
     pub cause: GpuCause,
     pub reason: String,
+}
+
+/// A node that takes no new tasks; there is none for an open one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeOpsRecord {
+    pub node: NodeId,
+    pub state: Schedulability,
+    pub by: String,
+    pub since: UnixMs,
+    pub reason: String,
+    /// Of a drain: when what is left is stopped.
+    pub deadline: Option<UnixMs>,
+    pub tasks_before: u32,
 }
 
 /// Counters that must never go back.

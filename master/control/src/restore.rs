@@ -97,7 +97,8 @@ impl Control {
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
                 | Record::SlowNodeV1(_)
-                | Record::GpuV1(_) => later.push(record),
+                | Record::GpuV1(_)
+                | Record::NodeOpsV1(_) => later.push(record),
             }
         }
         if meta.is_none() && records > 0 {
@@ -148,6 +149,7 @@ impl Control {
             Record::SlowJobV1(record) => self.restore_slow(vec![*record], Vec::new()),
             Record::SlowNodeV1(record) => self.restore_slow(Vec::new(), vec![record]),
             Record::GpuV1(record) => self.restore_gpu(*record),
+            Record::NodeOpsV1(record) => self.restore_ops(record),
             Record::MetaV1(_)
             | Record::JobV1(_)
             | Record::EventV1(_)
@@ -173,7 +175,9 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            closed: BTreeSet::new(),
             gpus: crate::gpu::Gpus::default(),
+            draining: BTreeSet::new(),
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),
             rounds: BTreeMap::new(),
@@ -316,7 +320,7 @@ fn without_what_was_in_flight(phase: Phase) -> Phase {
     }
 }
 
-fn unheard(id: NodeId) -> NodeRecord {
+pub(crate) fn unheard(id: NodeId) -> NodeRecord {
     NodeRecord {
         id,
         incarnation: model::Incarnation::default(),

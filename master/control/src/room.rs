@@ -119,8 +119,8 @@ impl Control {
             let Some(node) = self.nodes.get(&share.node) else {
                 return Err(format!("{} is not known", share.node));
             };
-            if !node.is_up() {
-                return Err(format!("{} is {}", share.node, node.reach.name()));
+            if let Some(why) = node.takes_nothing() {
+                return Err(why);
             }
             let own = demand_of(job, job.placement().on(&share.node));
             let others = node.used.minus_saturating(&own).plus(&node.strangers_use);

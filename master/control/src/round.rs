@@ -243,12 +243,14 @@ impl Control {
         }
     }
 
-    fn is_movable(&self, job: &Job) -> bool {
+    pub(crate) fn is_movable(&self, job: &Job) -> bool {
         let shape = job.shape();
         let now = self.now.mono;
         // A job that reports no usable times must not hold its place for ever.
         let patience_ms = self.settings.profile_ms.saturating_mul(20).max(600_000);
-        let measuring = job.is_profiling()
+        let leaves = self.leaves(job).is_some();
+        let measuring = !leaves
+            && job.is_profiling()
             && !job.record.measured.contains(&shape)
             && now.since(job.changed) < patience_ms;
         let may_save =
@@ -256,7 +258,7 @@ impl Control {
         may_save
             && !measuring
             && job.record.wish.is_none()
-            && job.record.barred_rounds == 0
+            && (leaves || job.record.barred_rounds == 0)
             && ended(job).is_none()
             && self.nodes_answer(job.id())
     }
@@ -319,7 +321,7 @@ impl Control {
         for (id, node) in &self.nodes {
             let none = Resources::default();
             let current = counted.get(id).unwrap_or(&none);
-            if node.reach == Reachability::Gone && current.is_zero() {
+            if (node.reach == Reachability::Gone && current.is_zero()) || node.is_emptied() {
                 continue;
             }
             // What is still there beside what the round counts by itself: strangers, jobs that
@@ -334,7 +336,8 @@ impl Control {
             let capacity = widest(&node.record.capacity, current);
             let rest = capacity.minus_saturating(current);
             let held = held.minus_saturating(&held.minus_saturating(&rest));
-            let open = node.is_up() && node.session.is_some() && !avoided.contains(id);
+            let open =
+                node.takes_nothing().is_none() && node.session.is_some() && !avoided.contains(id);
             inputs.push(NodeInput { id: id.clone(), capacity, held, open });
         }
         inputs

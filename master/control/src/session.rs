@@ -57,6 +57,7 @@ impl Control {
         if rebooted {
             self.on_new_boot(&id);
         }
+        self.tell_address(&id, &task_address);
         let record = NodeRecord {
             id: id.clone(),
             incarnation,
@@ -148,6 +149,17 @@ impl Control {
         Ok(())
     }
 
+    /// Jobs that run are left alone: what they hold open either lives on or ends by itself. New
+    /// generations are told the new address.
+    fn tell_address(&mut self, id: &NodeId, address: &str) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let before = node.record.task_address.clone();
+        if !before.is_empty() && before != address {
+            let text = format!("{id} moved from {before} to {address}");
+            self.tell(None, Some(id), "address", text);
+        }
+    }
+
     /// Once a minute for a node: one that is refused tries on, and would fill the history.
     fn tell_refusal(&mut self, id: &NodeId, words: &str) {
         let now = self.now.mono;
@@ -218,6 +230,7 @@ impl Control {
         }
         node.sequence = Some(beat.sequence);
         node.received = Some(self.now.mono);
+        node.spared = None;
         node.obeyed = beat.obeyed;
         node.load = beat.load;
         node.gpus = beat.gpus;
@@ -357,16 +370,34 @@ impl Control {
         let Some(node) = self.nodes.get(id) else { return };
         let judged = node.judged(self.now.mono, self.judge_from, grace_until, &self.settings);
         // Time alone only makes it worse: to be UP again a node must be heard.
-        if judged > node.reach {
+        let worse = judged > node.reach;
+        let held = worse && judged == Reachability::Down && self.holds_down(id);
+        if held {
+            self.set_suspect(id);
+            let at = self.now.mono.plus(HELD_LOOK_MS);
+            self.timers.set(Timer::Node(id.clone()), at);
+            return;
+        }
+        if worse {
             self.set_reach(id, judged);
         }
         self.judge_node_later(id);
+    }
+
+    /// A node that never was heard is it from the start.
+    fn set_suspect(&mut self, id: &NodeId) {
+        if self.nodes.get(id).is_some_and(|node| node.reach < Reachability::Suspect) {
+            self.set_reach(id, Reachability::Suspect);
+        }
     }
 
     pub(crate) fn set_reach(&mut self, id: &NodeId, reach: Reachability) {
         let unix = self.now.unix;
         let Some(node) = self.nodes.get_mut(id) else { return };
         let was = std::mem::replace(&mut node.reach, reach);
+        if matches!(reach, Reachability::Down | Reachability::Gone) {
+            node.held = false;
+        }
         node.silent_since = match reach {
             Reachability::Up => None,
             Reachability::Suspect | Reachability::Down | Reachability::Gone => {
@@ -377,6 +408,7 @@ impl Control {
         self.tell(None, Some(id), &reach.name().to_lowercase(), text);
         match reach {
             Reachability::Up => {
+                self.end_hold(id);
                 self.out.room_freed = true;
                 self.ask_round("a node is up");
                 self.rounding.heard(id);
@@ -429,6 +461,8 @@ impl Control {
 const NODES_MAX: usize = 100_000;
 /// GPUs believed of one node; more than any server has.
 const GPUS_MAX: usize = 256;
+/// A node that is held is looked at again.
+const HELD_LOOK_MS: u64 = 5_000;
 /// A skew worth a line.
 const SKEW_TOLD_MS: u64 = 5_000;
 

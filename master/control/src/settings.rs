@@ -25,6 +25,8 @@ pub struct Settings {
     pub suspect_ms: u64,
     pub down_ms: u64,
     pub start_grace_ms: u64,
+    /// Share of all nodes that may be DOWN at once; always one.
+    pub down_share_max: f64,
     pub start_timeout_ms: u64,
     pub checkpoint_timeout_ms: u64,
     pub stop_grace_ms: u64,
@@ -71,6 +73,7 @@ impl From<&MasterConfig> for Settings {
             suspect_ms: nodes.suspect.0,
             down_ms: nodes.down.0,
             start_grace_ms: nodes.start_grace.0,
+            down_share_max: nodes.down_share_max,
             start_timeout_ms: jobs.start_timeout.0,
             checkpoint_timeout_ms: jobs.checkpoint_timeout.0,
             stop_grace_ms: jobs.stop_grace.0,

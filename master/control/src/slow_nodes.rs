@@ -90,14 +90,17 @@ impl Control {
         }
     }
 
-    /// Nodes on which nothing new is placed: flagged ones, and those that a slow worker was just
-    /// taken from. None where some job waits for room, or where no other node is open.
+    /// Nodes on which nothing new is placed: flagged ones, those that a slow worker was just taken
+    /// from, and those that have just rejected a start. None where some job waits for room, or where no other node is open.
     pub(crate) fn avoided(&self) -> BTreeSet<NodeId> {
         let now = self.now.mono;
         let mut avoided: BTreeSet<NodeId> = self
             .nodes
             .iter()
-            .filter(|(_, node)| node.slow.as_ref().is_some_and(|slow| slow.until > now))
+            .filter(|(_, node)| {
+                let slow = node.slow.as_ref().is_some_and(|slow| slow.until > now);
+                slow || node.rejects.are_fresh(now)
+            })
             .map(|(id, _)| id.clone())
             .collect();
         for id in &self.unfinished {
@@ -114,7 +117,7 @@ impl Control {
         });
         let open = |id: &&NodeId| {
             let node = self.nodes.get(*id);
-            node.is_some_and(|node| node.is_up() && node.session.is_some())
+            node.is_some_and(|node| node.takes_nothing().is_none() && node.session.is_some())
         };
         let others = self.nodes.keys().filter(open).any(|id| !avoided.contains(id));
         if starved || !others { BTreeSet::new() } else { avoided }

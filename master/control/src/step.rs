@@ -42,6 +42,9 @@ pub struct Control {
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) gpus: crate::gpu::Gpus,
+    /// Nodes that take no new tasks, and those of them that jobs are leaving.
+    pub(crate) closed: BTreeSet<NodeId>,
+    pub(crate) draining: BTreeSet<NodeId>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,
     pub(crate) rounds: BTreeMap<RoundId, RoundRecord>,
@@ -74,6 +77,7 @@ pub(crate) struct Out {
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
     pub(crate) gpus: GpuNames,
+    pub(crate) node_ops: BTreeSet<NodeId>,
     pub(crate) rounds: BTreeSet<RoundId>,
     pub(crate) events: BTreeSet<u64>,
     pub(crate) deleted: Vec<Key>,
@@ -119,6 +123,7 @@ impl Control {
         }
         self.fire_timers();
         self.settle();
+        self.note_drained();
         let commands = self.flush();
         #[cfg(debug_assertions)]
         self.assert_invariants();
@@ -159,6 +164,7 @@ impl Control {
                 Timer::Round => self.on_round_due(),
                 Timer::PlanLost => self.on_plan_lost(),
                 Timer::Node(node) => self.judge_node(&node),
+                Timer::Drain(node) => self.tend_drain(&node),
                 Timer::Job(job, which) => self.on_job_timer(job, which),
             }
         }
@@ -265,6 +271,13 @@ impl Control {
             }
         }
         // One exit of many changes neither what is desired nor what is worth keeping.
+        if before == "starting" && after == "running" {
+            self.note_started(id);
+        }
+        if before == "stopping" && after == "queued" && !self.draining.is_empty() {
+            // It was told to leave, and not for a better place.
+            self.ask_round("a job left a node");
+        }
         if before != after || held_generation != generation || is_stop {
             self.mark_desired(id);
             self.arm_phase_timers(id);
@@ -353,6 +366,9 @@ impl Control {
         }
         for record in self.gpu_records(&out.gpus) {
             put(record);
+        }
+        for id in &out.node_ops {
+            self.ops_record(id).map(|record| put(Record::NodeOpsV1(record)));
         }
     }
 

@@ -11,6 +11,8 @@ pub(crate) enum Timer {
     PlanLost,
     /// A node's age is to be judged again.
     Node(NodeId),
+    /// Jobs on a node that is drained are to be looked at.
+    Drain(NodeId),
     Job(JobId, JobTimer),
 }
 

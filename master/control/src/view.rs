@@ -45,8 +45,12 @@ impl Control {
                 rows.reverse();
                 Ok(Answer::Jobs(rows))
             }
-            Read::NodeMore { node } => self.gpus_of(node),
-            Read::Doctor | Read::Audit { .. } => Err(Refusal::new(
+            Read::NodeMore { node } => match self.nodes.get(node) {
+                Some(node) => Ok(Answer::NodeMore(Box::new(self.node_more(node)))),
+                None => Err(no_such(format!("no node {node}"))),
+            },
+            Read::Doctor => Ok(Answer::Doctor(self.findings(now))),
+            Read::Audit { .. } => Err(Refusal::new(
                 ErrorKind::Unavailable,
                 "this master does not know the question",
                 "upgrade the master",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::Resources;
 use model::agent::TaskState;
-use model::reason::{Reachability, Schedulability};
+use model::reason::Reachability;
 use model::time::seconds;
 use model::view::{NodeDetail, NodeRow, Status};
 
@@ -16,7 +16,7 @@ use crate::step::Control;
 impl Control {
     pub(crate) fn node_row(&self, now: Now, node: &Node) -> NodeRow {
         let age_s = node.received.map(|received| now.mono.seconds_since(received));
-        let reason = match (&node.record.gone, node.reach, age_s) {
+        let reach = match (&node.record.gone, node.reach, age_s) {
             (Some(words), _, _) => format!("declared lost: {words}"),
             (None, Reachability::Up, _) => {
                 node.slow.as_ref().map(|slow| self.slow_reason(slow, now.mono)).unwrap_or_default()
@@ -24,14 +24,17 @@ impl Control {
             (None, _, None) => "not heard from since the master started".to_owned(),
             (None, _, Some(age)) => format!("no heartbeat for {age:.0} s"),
         };
-        let faulty = node.gpus.iter().filter(|gpu| gpu.fault.is_some()).count();
-        let gpus_ok = u32::try_from(node.gpus.len() - faulty).unwrap_or(u32::MAX);
+        let words = [self.ops_words(node), reach];
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        let reason = words.join("; ");
+        let good = node.gpus.iter().filter(|gpu| self.gpu_fault(node.id(), gpu).is_none());
+        let gpus_ok = u32::try_from(good.count()).unwrap_or(u32::MAX);
         let running =
             node.tasks.iter().filter(|task| matches!(task.state, TaskState::Running { .. }));
         NodeRow {
             id: node.id().clone(),
             reachability: node.reach,
-            schedulability: Schedulability::Open,
+            schedulability: node.schedulability(),
             reason,
             capacity: node.record.capacity.clone(),
             used: node.used.plus(&node.strangers_use),
@@ -55,7 +58,7 @@ impl Control {
             (report.job, report.generation, report.task.to_string(), state)
         });
         let gpus = node.gpus.iter().map(|gpu| {
-            let state = gpu.fault.clone().unwrap_or_else(|| "OK".to_owned());
+            let state = self.gpu_fault(node.id(), gpu).unwrap_or_else(|| "OK".to_owned());
             (gpu.uuid.clone(), gpu.name.clone(), state)
         });
         NodeDetail {
@@ -115,7 +118,8 @@ impl Control {
         }
     }
 
-    fn alerts(&self, now: Now) -> Vec<String> {
+    /// Rounds that do not come.
+    pub(crate) fn round_alerts(&self, now: Now) -> Vec<String> {
         let mut alerts = Vec::new();
         if let Some(flight) = &self.rounding.in_flight {
             let age_s = now.mono.since(flight.since) / 1000;
@@ -129,6 +133,12 @@ impl Control {
                 alerts.push(format!("the last round, {round}, is {} s old", age_ms / 1000));
             }
         }
+        alerts
+    }
+
+    fn alerts(&self, now: Now) -> Vec<String> {
+        let mut alerts: Vec<String> = self.held_alert().into_iter().collect();
+        alerts.extend(self.round_alerts(now));
         for node in self.nodes.values() {
             if node.reach == Reachability::Down {
                 alerts.push(format!("{} is DOWN", node.id()));
@@ -136,6 +146,7 @@ impl Control {
             if let Some(slow) = &node.slow {
                 alerts.push(format!("{} is {}", node.id(), self.slow_reason(slow, now.mono)));
             }
+            alerts.extend(self.gpu_alerts(node));
             if node.session.is_some() && skew_s(node).abs() >= 5.0 {
                 alerts.push(format!("the clock of {} differs by {:.0} s", node.id(), skew_s(node)));
             }
@@ -148,13 +159,13 @@ impl Control {
     }
 }
 
-fn skew_s(node: &Node) -> f64 {
+pub(crate) fn skew_s(node: &Node) -> f64 {
     let skew_ms = float(node.clock_skew_ms.unsigned_abs());
     if node.clock_skew_ms < 0 { -skew_ms / 1000.0 } else { skew_ms / 1000.0 }
 }
 
 /// Numbers of a version in order, so that 0.10.0 is after 0.9.0.
-fn version_key(software: &str) -> Vec<u64> {
+pub(crate) fn version_key(software: &str) -> Vec<u64> {
     software
         .split(|c: char| !c.is_ascii_digit())
         .filter(|part| !part.is_empty())

@@ -6,6 +6,7 @@ use model::Shape;
 use model::job::TASKS_MAX;
 
 use crate::allocate::{Gains, Pace, Progress};
+use crate::plan::NODE_GONE;
 use crate::pollux;
 use crate::room::{Finder, Room, Spot, Spots, View, shape_of};
 use crate::snapshot::{Allocation, JobInput, NodeInput, Policy, Remaining, Snapshot, Want};
@@ -232,7 +233,7 @@ fn displacement(entry: &Entry<'_>, spots: &[Spot], lost: bool) -> Option<String>
     let shape = shape_of(spots);
     let Gains { least, max, .. } = entry.gains;
     if lost {
-        return Some("a node that it runs on is gone".to_owned());
+        return Some(NODE_GONE.to_owned());
     }
     let inside = crate::allocate::within(least, shape) && crate::allocate::within(shape, max);
     // A pinned shape is moved to without haste, and without others giving way.

@@ -11,6 +11,9 @@ pub struct Plan {
     pub decisions: Vec<Decision>,
 }
 
+/// Why a job cannot stay where it is, where a node under it is not in the snapshot any more.
+pub const NODE_GONE: &str = "a node that it runs on is gone";
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub job: JobId,

@@ -6,6 +6,7 @@ mod certificates;
 mod frames;
 mod golden;
 mod golden_certificates;
+mod golden_gpus;
 mod golden_three;
 mod handshake;
 mod limits;

@@ -2,11 +2,10 @@
 
 use model::NodeId;
 use model::agent::GpuReport;
-use model::client::{Answer, ErrorKind, Refusal, Reply};
-use model::nodes::{GpuHealth, GpuView, NodeMore};
-use model::reason::Schedulability;
+use model::nodes::{GpuHealth, GpuView};
 
 use super::notes::trouble_words;
+use crate::node::Node;
 use crate::step::Control;
 
 impl Control {
@@ -68,28 +67,27 @@ impl Control {
         }
     }
 
-    /// A node with what is known of its GPUs.
-    pub(crate) fn gpus_of(&self, id: &NodeId) -> Reply {
-        let Some(node) = self.nodes.get(id) else {
-            let message = format!("no node {id}");
-            return Err(Refusal::new(ErrorKind::NotFound, message, "see optimus nodes"));
-        };
-        let notes = node.notes.clone().unwrap_or_default();
-        Ok(Answer::NodeMore(Box::new(NodeMore {
-            node: id.clone(),
-            isolation: notes.isolation,
-            known: node.notes.is_some(),
-            schedulability: Schedulability::Open,
-            by: None,
-            since: None,
-            reason: String::new(),
-            drain: None,
-            gpus: self.gpu_views(id),
-            gpu_trouble: self.gpu_trouble(id),
-            alerts: notes.alerts,
-            certificate_ends: notes.certificate_ends,
-            rejects: Vec::new(),
-        })))
+    /// Why new tasks do not get a GPU: its state, or what its server sees.
+    pub(crate) fn gpu_fault(&self, id: &NodeId, report: &GpuReport) -> Option<String> {
+        let known = self.gpus.get(id, &report.uuid).map(|gpu| &gpu.record);
+        match known.filter(|known| known.health != GpuHealth::Ok) {
+            Some(known) => Some(format!("{}: {}", known.health.name(), known.reason)),
+            None => report.fault.clone(),
+        }
+    }
+
+    /// What an operator should know of a node's GPUs.
+    pub(crate) fn gpu_alerts(&self, node: &Node) -> Vec<String> {
+        let id = node.id();
+        let mut alerts = Vec::new();
+        if let Some(trouble) = self.gpu_trouble(id) {
+            alerts.push(format!("GPUs of {id}: {trouble}"));
+        }
+        let bad = self.gpus.in_states(id, |health| health == GpuHealth::Bad);
+        if let Some(first) = bad.first() {
+            alerts.push(format!("{} of {id} BAD, {first} the first", count_gpus(bad.len())));
+        }
+        alerts
     }
 
     /// What is wrong with all GPUs of a node.
@@ -97,4 +95,8 @@ impl Control {
         let notes = self.nodes.get(id)?.notes.as_ref()?;
         notes.gpu_trouble.as_ref().map(|trouble| trouble_words(trouble).to_owned())
     }
+}
+
+fn count_gpus(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }

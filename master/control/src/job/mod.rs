@@ -62,6 +62,8 @@ pub(crate) struct Job {
     pub(crate) slow: SlowJob,
     /// When a slow worker was last put elsewhere, by this master.
     pub(crate) slow_moved: Option<Millis>,
+    /// A generation that could not be started, for which the job itself was blamed.
+    pub(crate) blamed_start: Option<Generation>,
     /// What its data set holds, once an agent has told.
     pub(crate) data: Option<DataReport>,
     pub(crate) pauses: Pauses,
@@ -92,6 +94,7 @@ impl Job {
             blocks: Blocks::default(),
             slow: SlowJob::default(),
             slow_moved: None,
+            blamed_start: None,
             data: None,
             pauses: Pauses::default(),
             curve,

@@ -100,14 +100,9 @@ impl Control {
     fn try_move(&mut self, id: JobId) {
         let Phase::Running { pending: Some(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
-        if let Some(share) = place
-            .placement
-            .0
-            .iter()
-            .find(|share| self.nodes.get(&share.node).is_none_or(|node| !node.is_up()))
-        {
-            let reason = format!("{} is not up any more", share.node);
-            self.lose_place(id, reason);
+        let missing = place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
+        if let Some(missing) = missing {
+            self.lose_place(id, format!("its place was lost: {missing}"));
             return;
         }
         if let Some(at) = self.ready_at(id, &place) {

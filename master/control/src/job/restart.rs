@@ -58,19 +58,27 @@ impl Control {
         if !matches!(job.phase(), Phase::Stopping { .. }) {
             // An agent ends tasks by itself after a long silence; neither that nor an order of
             // ours is the job's fault, nor is a checkpoint that cannot be read for now.
-            let silent = was == Reachability::Down
-                || (was == Reachability::Suspect && job.spec().on_disconnect != OnDisconnect::Keep);
+            let keeps = self.job(report.job).spec().on_disconnect == OnDisconnect::Keep;
+            let silent = was == Reachability::Down || (was == Reachability::Suspect && !keeps);
+            let server = self.is_servers_fault(node, report, exit);
             let blame = if says_port_busy(&exit.reason) {
                 Blame::Port
+            } else if server == Some(true) {
+                self.note_exit_rejected(node, report, exit);
+                Blame::Node
             } else if exit.ordered || silent || model::agent::says_storage_away(&exit.reason) {
                 Blame::Node
             } else {
                 Blame::Job
             };
+            if server == Some(false) && blame == Blame::Job {
+                self.job_mut(report.job).blamed_start = Some(report.generation);
+            }
             if exit.code == Some(EXIT_DAMAGED) {
                 self.drop_damaged(report.job);
             }
-            let words = describe(report.task, node, exit) + &self.gpu_blame(report.job);
+            let words = describe(report.task, node, exit);
+            let (words, blame) = self.with_gpu(report, words, blame);
             self.fault(report.job, words, blame);
         }
         let is_stopping = matches!(self.job(report.job).phase(), Phase::Stopping { alive, .. }
@@ -260,7 +268,7 @@ impl Control {
             .map(|share| &share.node)
             .filter(|node| {
                 self.nodes.get(*node).is_none_or(|node| {
-                    matches!(node.reach, Reachability::Down | Reachability::Gone)
+                    node.held || matches!(node.reach, Reachability::Down | Reachability::Gone)
                 })
             })
             .cloned()
@@ -274,7 +282,9 @@ impl Control {
         let job = self.job(id);
         let Phase::Stopping { next, .. } = job.phase() else { return };
         let gone = self.nodes.get(node).is_none_or(|node| node.reach == Reachability::Gone);
-        if gone || next.is_final() || job.spec().on_disconnect == OnDisconnect::Replace {
+        let held = self.nodes.get(node).is_some_and(|node| node.held);
+        let replaces = !held && job.spec().on_disconnect == OnDisconnect::Replace;
+        if gone || next.is_final() || replaces {
             self.tasks_gone(id, node, gone);
         }
     }

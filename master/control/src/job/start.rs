@@ -14,12 +14,7 @@ impl Control {
     pub(crate) fn try_start(&mut self, id: JobId) {
         let Phase::Queued { wait: Wait::Room(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
-        let missing =
-            place.placement.0.iter().find_map(|share| match self.nodes.get(&share.node) {
-                Some(node) if node.is_up() => None,
-                Some(node) => Some(format!("{} is {}", share.node, node.reach.name())),
-                None => Some(format!("{} is not known", share.node)),
-            });
+        let missing = place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
         if let Some(missing) = missing {
             self.lose_place(id, format!("its place was lost: {missing}"));
             return;

@@ -261,7 +261,8 @@ impl Control {
         let end = self.use_in_the_end(|job| job == id);
         let mut best: Option<((bool, f64), NodeId, Placement)> = None;
         for (node, known) in &self.nodes {
-            let open = known.is_up() && known.session.is_some() && known.slow.is_none();
+            let takes = known.takes_nothing().is_none() && known.session.is_some();
+            let open = takes && known.slow.is_none() && !known.rejects.are_fresh(self.now.mono);
             if node == from || !open {
                 continue;
             }

@@ -33,6 +33,10 @@ pub(crate) struct Agent {
     pub(crate) cards: super::gpus::Cards,
     /// How long a task takes to go out.
     pub(crate) exit_ms: u64,
+    /// Why it starts nothing.
+    pub(crate) rejects: Option<String>,
+    /// Where others reach its tasks.
+    pub(crate) address: String,
     sequence: u64,
 }
 
@@ -69,6 +73,8 @@ impl Agent {
             ledger: BTreeMap::new(),
             cards: super::gpus::Cards::default(),
             exit_ms: 500,
+            rejects: None,
+            address: "10.0.0.1".to_owned(),
             sequence: 0,
         }
     }
@@ -84,7 +90,7 @@ impl Agent {
             boot_id: BootId(self.boot.clone()),
             software: "0.1.0".to_owned(),
             unix_ms: super::clocks(now).unix.0,
-            task_address: "10.0.0.1".to_owned(),
+            task_address: self.address.clone(),
             beat_ms: 500,
             first: self.heartbeat(now, reports),
         }
@@ -155,7 +161,10 @@ impl Agent {
                 let name = (wanted.job, wanted.generation, *task);
                 match (&wanted.order, self.ledger.get_mut(&name)) {
                     (Order::Start, None) => {
-                        self.ledger.insert(name, Entry::new(wanted.launch.on_disconnect));
+                        let mut entry = Entry::new(wanted.launch.on_disconnect);
+                        entry.exit =
+                            self.rejects.clone().map(|reason| Exit { reason, ..Exit::default() });
+                        self.ledger.insert(name, entry);
                     }
                     (Order::Keep, None) => {
                         let mut entry = Entry::new(wanted.launch.on_disconnect);

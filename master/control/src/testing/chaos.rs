@@ -29,6 +29,9 @@ enum Trouble {
     Pause(u64),
     Resume(u64),
     Unpin(u64),
+    Cordon(u32),
+    Drain(u32, Option<u64>),
+    Undrain(u32),
 }
 
 fn trouble() -> impl Strategy<Value = Trouble> {
@@ -48,6 +51,10 @@ fn trouble() -> impl Strategy<Value = Trouble> {
         job().prop_map(Trouble::Pause),
         job().prop_map(Trouble::Resume),
         job().prop_map(Trouble::Unpin),
+        node().prop_map(Trouble::Cordon),
+        (node(), proptest::option::of(0..60_000_u64))
+            .prop_map(|(node, ms)| Trouble::Drain(node, ms)),
+        node().prop_map(Trouble::Undrain),
     ]
 }
 
@@ -62,6 +69,11 @@ fn happen(world: &mut World, trouble: Trouble) {
         }
         Trouble::Pause(job) => ask(Change::Pause { job: JobId(job) }),
         Trouble::Resume(job) => ask(Change::Resume { job: JobId(job) }),
+        Trouble::Cordon(node) => ask(Change::NodeCordon { node: n(node) }),
+        Trouble::Drain(node, deadline_ms) => {
+            ask(Change::NodeDrain { node: n(node), deadline_ms });
+        }
+        Trouble::Undrain(node) => ask(Change::NodeUndrain { node: n(node) }),
         Trouble::Unpin(job) => ask(Change::Unpin { job: JobId(job) }),
         Trouble::Exit { job, worker } => {
             let task = if worker { Task::worker(0) } else { Task::server(0) };
@@ -112,6 +124,9 @@ proptest! {
             world.heal(&n(node));
         }
         world.run(30);
+        for node in 1..4 {
+            let _ = world.change(Change::NodeUndrain { node: n(node) });
+        }
         for id in 1..4 {
             let _ = world.change(Change::Unpin { job: JobId(id) });
             let _ = world.change(Change::Resume { job: JobId(id) });

@@ -205,6 +205,10 @@ fn change() -> impl Strategy<Value = Change> {
             priority: Some(priority),
         }),
         (0..4_u32).prop_map(|node| Change::NodeLost { node: n(node) }),
+        (0..4_u32).prop_map(|node| Change::NodeCordon { node: n(node) }),
+        (0..4_u32).prop_map(|node| Change::NodeUndrain { node: n(node) }),
+        (0..4_u32, proptest::option::of(count()))
+            .prop_map(|(node, deadline_ms)| Change::NodeDrain { node: n(node), deadline_ms }),
     ]
 }
 
@@ -308,7 +312,8 @@ fn strike(world: &mut World, blow: Blow, requests: &mut u64) {
             let change = Box::new(change);
             let user = "eve".to_owned();
             let rank = model::access::Rank::Operator;
-            world.event(Event::Change { request, user, rank, dry_run, reason: None, change });
+            let reason = Some("\u{7}why".repeat(200));
+            world.event(Event::Change { request, user, rank, dry_run, reason, change });
         }
         Blow::Plan(decisions) => {
             let revision = world.control.rounding.revision;
@@ -353,6 +358,8 @@ impl World {
         records
             .extend(control.rounds.values().map(|round| Record::RoundV1(Box::new(round.clone()))));
         records.extend(control.nodes.values().map(|node| Record::NodeV1(node.record.clone())));
+        let closed = control.nodes.keys().filter_map(|id| control.ops_record(id));
+        records.extend(closed.map(Record::NodeOpsV1));
         records.extend(control.jobs.iter().map(|(id, job)| {
             let marks = job.rates.marks().to_vec();
             Record::RatesV1(crate::record::RateRecord { job: *id, marks })
@@ -390,7 +397,7 @@ proptest! {
         }
         // Everything can be read in any state.
         let now = clocks(Millis(0));
-        for read in [Read::Jobs, Read::Nodes, Read::Rounds { limit: 9 }, Read::Status] {
+        for read in [Read::Jobs, Read::Nodes, Read::Rounds { limit: 9 }, Read::Status, Read::Doctor] {
             prop_assert!(world.control.read(now, &read).is_ok());
         }
         for id in world.control.jobs.keys() {
@@ -401,6 +408,7 @@ proptest! {
         }
         for node in 0..5 {
             let _ = world.control.read(now, &Read::Node { node: n(node) });
+            let _ = world.control.read(now, &Read::NodeMore { node: n(node) });
         }
         let _ = world.control.read(now, &Read::Round { round: RoundId(1) });
         let job = world.control.jobs.values().next().unwrap();

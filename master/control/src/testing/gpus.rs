@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::agent::GpuReport;
+use model::agent::{Exit, GpuReport};
 use model::client::{Answer, Change, ErrorKind, Read};
 use model::nodes::{GpuHealth, GpuNote, GpuTrouble, GpuView, HeldReport, NodeNotes, XidReport};
 use model::reason::PhaseName;
@@ -180,7 +180,7 @@ impl World {
         panic!("worker {worker} has no card")
     }
 
-    fn told(&self, kind: &str) -> Vec<String> {
+    fn told_of(&self, kind: &str) -> Vec<String> {
         let events = self.control.events.values().filter(|event| event.kind == kind);
         events.map(|event| event.text.clone()).collect()
     }
@@ -258,7 +258,7 @@ fn memory_errors_that_are_there_at_the_start_keep_a_gpu_out() {
     world.restart_master();
     world.run(30);
     assert_eq!(world.health(1, 0), GpuHealth::Bad, "kept over a restart");
-    assert_eq!(world.told("gpu").len(), 1, "and told once");
+    assert_eq!(world.told_of("gpu").len(), 1, "and told once");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_programs_own_fault_is_laid_to_the_job_and_the_gpu_stays() {
     let index = u32::try_from(place).unwrap();
     assert_eq!(world.health(node, index), GpuHealth::Ok);
     assert_eq!(world.gpus_offered(node), 4);
-    let told = world.told("gpu");
+    let told = world.told_of("gpu");
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("Xid 31") && told[0].contains("worker0"), "{told:?}");
     let of_job =
@@ -307,6 +307,45 @@ fn one_error_does_not_remove_a_gpu_for_ever() {
 }
 
 #[test]
+fn a_task_that_died_of_its_gpu_is_not_to_blame_whoever_tells_first() {
+    let mut world = world(2);
+    let id = training(&mut world, 1);
+    // Long after the last news of the node's GPUs.
+    world.run(120);
+    let (node, place) = world.card_of(id, 0);
+    let agent = world.agents.get_mut(&n(node)).unwrap();
+    let worker = agent.ledger.iter_mut().find(|((job, _, task), entry)| {
+        *job == id && *task == Task::worker(0) && entry.exit.is_none()
+    });
+    let reason = "CUDA: unspecified launch failure".to_owned();
+    worker.unwrap().1.exit = Some(Exit { code: Some(1), reason, ..Exit::default() });
+    world.until(10, "its end is told", |world| world.detail(id).faults.len() == 1);
+    assert_eq!(world.control.job(id).record.failures_in_row, 1);
+    let card = world.card(node, place);
+    (card.answers, card.lost) = (false, true);
+    world.until(10, "the GPU is out", |world| {
+        world.health(node, u32::try_from(place).unwrap()) == GpuHealth::Suspect
+    });
+    let cause = world.detail(id).faults[0].cause.clone();
+    assert!(cause.starts_with("gpu lost GPU-") && cause.contains("CUDA"), "{cause}");
+    assert_eq!(world.control.job(id).record.failures_in_row, 0);
+    // The other way round: an error that ends its program, then the end.
+    world.until(60, "it trains again", is_running(id, 1));
+    let (node, place) = world.card_of(id, 0);
+    world.xid(node, place, 94);
+    world.run(2);
+    let agent = world.agents.get_mut(&n(node)).unwrap();
+    let worker = agent.ledger.iter_mut().find(|((job, _, task), entry)| {
+        *job == id && *task == Task::worker(0) && entry.exit.is_none()
+    });
+    worker.unwrap().1.exit = Some(Exit { code: Some(1), ..Exit::default() });
+    world.until(10, "its end is told", |world| world.detail(id).faults.len() == 2);
+    let cause = world.detail(id).faults[1].cause.clone();
+    assert!(cause.contains("Xid 94"), "{cause}");
+    assert_eq!(world.control.job(id).record.failures_in_row, 0);
+}
+
+#[test]
 fn failing_hardware_ends_what_runs_on_it_and_stays_out() {
     let mut world = world(2);
     let id = training(&mut world, 1);
@@ -335,7 +374,7 @@ fn a_library_that_does_not_fit_takes_no_new_work_and_ends_none() {
     assert_eq!(world.phase(id), PhaseName::Running);
     assert!(world.detail(id).faults.is_empty());
     assert!((0..4).all(|index| world.health(1, index) == GpuHealth::Ok), "no GPU is to blame");
-    assert!(world.told("gpu").iter().any(|text| text.contains("reboot")));
+    assert!(world.told_of("gpu").iter().any(|text| text.contains("reboot")));
     world.agents.get_mut(&n(1)).unwrap().cards.trouble = None;
     world.until(90, "the other one runs", |world| world.phase(other) == PhaseName::Running);
 }
@@ -378,7 +417,7 @@ fn only_so_many_are_taken_out_within_an_hour() {
     world.run(5);
     let bad = |world: &World| (0..4).filter(|i| world.health(1, *i) == GpuHealth::Bad).count();
     assert_eq!(bad(&world), 2, "a quarter of eight");
-    let alerts = world.told("alert");
+    let alerts = world.told_of("alert");
     assert_eq!(alerts.len(), 1);
     assert!(alerts[0].contains("GPU-1-2") && alerts[0].contains("kept in service"), "{alerts:?}");
     world.run(3_700);

@@ -7,11 +7,15 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod down_cap;
+mod drain;
 mod faults;
 mod fuzz;
 mod gpus;
 mod leftovers;
+mod node_identity;
 mod peers;
+mod rejects;
 mod restarts;
 mod storage;
 mod stories;
@@ -164,6 +168,8 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let commands = self.control.step(clocks(self.now), event);
+        // Also where the build does not do so by itself.
+        self.control.assert_invariants();
         self.carry_out(commands);
     }
 
@@ -181,7 +187,8 @@ impl World {
                     self.replies.insert(request.0, *reply);
                 }
                 Command::SendDesired { node, session, desired, extras, orders } => {
-                    let agent = self.agents.get_mut(&node).expect("a node of this world");
+                    // A liar may have named another.
+                    let Some(agent) = self.agents.get_mut(&node) else { continue };
                     if agent.session == Some(session) && agent.hears {
                         agent.extras = extras;
                         agent.orders = orders;

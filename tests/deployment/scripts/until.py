@@ -1,0 +1,35 @@
+"""Runs a training script, unchanged, until a file names the last epoch.
+
+So jobs train for as long as a test needs them, and end all workers at one epoch.
+usage: until.py FILE SCRIPT [ARGUMENT...]
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+from optimus import job
+
+asked = Path(sys.argv[1])
+whole = job.Job.epochs
+
+
+def last() -> float:
+    try:
+        return float(asked.read_text())
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def epochs(self, *args, **named):
+    for epoch in whole(self, *args, **named):
+        yield epoch
+        if epoch.number >= last():
+            return
+
+
+job.Job.epochs = epochs
+script = sys.argv[2]
+sys.argv = sys.argv[2:]
+sys.path.insert(0, str(Path(script).parent))
+runpy.run_path(script, run_name="__main__")

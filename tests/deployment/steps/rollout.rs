@@ -1,0 +1,35 @@
+//! From empty hosts to jobs that train across them.
+
+use anyhow::{Result, ensure};
+
+use crate::rollout::MASTER;
+use crate::world::{World, quickstart_jobs};
+
+pub(crate) fn from_nothing(world: &mut World) -> Result<()> {
+    let first = world.rollout.play(&world.site, "site.yml", &[])?;
+    ensure!(first.hosts.iter().all(|(_, changed)| 0 < *changed), "nothing to do: {first:?}");
+    world.wait_all_up()?;
+    let second = world.rollout.play(&world.site, "site.yml", &[])?;
+    ensure!(second.changed() == 0, "the second run changed something: {second:?}");
+    let master = world.site.host(MASTER);
+    let user = master.ssh("ps -o user= -p $(systemctl show -P MainPID optimus-master)")?;
+    ensure!(user.trim() != "root", "the master runs as root");
+    Ok(())
+}
+
+pub(crate) fn trains(world: &mut World) -> Result<()> {
+    for file in quickstart_jobs() {
+        world.submit(&file)?;
+    }
+    world.all_train()?;
+    let tasks = world.tasks();
+    let hosts = |job: &str| {
+        let mut hosts: Vec<_> =
+            tasks.iter().filter(|t| t.job() == job).map(|t| t.host.as_str()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts.len()
+    };
+    ensure!(hosts(&world.jobs["digits-cnn"]) > 1, "the large job is on one host: {tasks:?}");
+    Ok(())
+}
