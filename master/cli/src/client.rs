@@ -197,6 +197,12 @@ impl Master {
         self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
     }
 
+    /// Where the certificates to show it lie.
+    #[must_use]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.target.folder
+    }
+
     /// The serial number of the certificate that this command shows, where it can be read.
     #[must_use]
     pub(crate) fn serial(&self) -> Option<String> {
