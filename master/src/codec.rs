@@ -188,9 +188,9 @@ mod tests {
         let key = record.key().bytes();
         assert_eq!(key, [13, b'n', b'1']);
         let bytes = NODE_OPS_V1.to_vec();
-        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
         assert_eq!(ops, [Op { key: key.clone(), value: Some(bytes.clone()) }]);
-        assert_eq!(decode(&key, &bytes).unwrap(), record);
+        assert_eq!(decode(&key, &bytes, None).unwrap(), record);
     }
 
     /// What of a GPU's record comes after its number, as the first version with GPUs wrote it.
@@ -219,10 +219,10 @@ mod tests {
         }));
         let key = record.key().bytes();
         assert_eq!(key, b"\x0en1 GPU-1");
-        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
         let value = ops[0].value.clone().unwrap();
         assert_eq!(value[2..], GPU_V1);
-        assert_eq!(decode(&key, &value).unwrap(), record);
+        assert_eq!(decode(&key, &value, None).unwrap(), record);
     }
 
     #[test]
