@@ -467,21 +467,7 @@ impl AgentConfig {
         {
             faults.push(Fault::new("name", format!("{name:?} is not a node name"), error.remedy));
         }
-        if self.task_address.parse::<std::net::IpAddr>().is_err() {
-            faults.push(Fault::new(
-                "task_address",
-                format!("{:?} is not a numeric address", self.task_address),
-                "give the address of this node's training network, such as 10.0.0.7",
-            ));
-        }
         ports::check(self, &mut faults);
-        if self.task_user == "root" || self.task_user.is_empty() {
-            faults.push(Fault::new(
-                "task_user",
-                format!("{:?} cannot run tasks", self.task_user),
-                "name an unprivileged user: a task never runs as root",
-            ));
-        }
         isolation::check(self, &mut faults);
         if !(100..=60_000).contains(&self.beat.0) {
             faults.push(Fault::new(
