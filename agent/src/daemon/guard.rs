@@ -267,6 +267,7 @@ impl Agent {
         notes.isolation.missing.extend(trouble);
         notes.addresses.clone_from(&self.guard.addresses);
         notes.alerts.extend(self.guard.alert.clone());
+        notes.alerts.extend(self.ticket_alert());
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod gpus;
 mod isolation;
+mod kerberos;
 mod ports;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,13 @@ pub struct MasterConfig {
     pub state_dir: Option<String>,
     /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
     pub hadoop_conf_dir: Option<String>,
+    /// Whom Kerberos takes the daemon for on HDFS; its user's tickets where none is named.
+    pub kerberos_principal: Option<String>,
+    /// The principal's keytab: tickets are then taken as they are needed, and never run out.
+    pub kerberos_keytab: Option<String>,
+    /// File of the key that the store is sealed with; the default is the systemd credential
+    /// `store-key`, and without either it is not sealed.
+    pub store_key: Option<String>,
     pub tls: TlsConfig,
     pub rounds: RoundConfig,
     pub nodes: NodeTimesConfig,
@@ -76,6 +84,10 @@ pub struct AgentConfig {
     pub spool_bytes_max: String,
     /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
     pub hadoop_conf_dir: Option<String>,
+    /// Whom Kerberos takes the daemon for on HDFS; its user's tickets where none is named.
+    pub kerberos_principal: Option<String>,
+    /// The principal's keytab: tickets are then taken as they are needed, and never run out.
+    pub kerberos_keytab: Option<String>,
     pub tls: TlsConfig,
     pub capacity: CapacityConfig,
 }
@@ -197,6 +209,9 @@ impl Default for MasterConfig {
             listen: "127.0.0.1:7600".to_owned(),
             state_dir: None,
             hadoop_conf_dir: None,
+            kerberos_principal: None,
+            kerberos_keytab: None,
+            store_key: None,
             tls: TlsConfig::default(),
             rounds: RoundConfig::default(),
             nodes: NodeTimesConfig::default(),
@@ -230,6 +245,8 @@ impl Default for AgentConfig {
             log_bytes_max: "8MiB".to_owned(),
             spool_bytes_max: "32GiB".to_owned(),
             hadoop_conf_dir: None,
+            kerberos_principal: None,
+            kerberos_keytab: None,
             tls: TlsConfig::default(),
             capacity: CapacityConfig::default(),
         }
@@ -345,6 +362,8 @@ impl MasterConfig {
         let mut faults = Vec::new();
         check_address("listen", &self.listen, &mut faults);
         check_tls(&self.tls, &mut faults);
+        let (principal, keytab) = (&self.kerberos_principal, &self.kerberos_keytab);
+        kerberos::check(principal.as_deref(), keytab.as_deref(), &mut faults);
         let (rounds, nodes, jobs) = (&self.rounds, &self.nodes, &self.jobs);
         for (field, duration) in [
             ("rounds.interval", rounds.interval),
@@ -441,6 +460,8 @@ impl AgentConfig {
         let mut faults = Vec::new();
         check_address("master", &self.master, &mut faults);
         check_tls(&self.tls, &mut faults);
+        let (principal, keytab) = (&self.kerberos_principal, &self.kerberos_keytab);
+        kerberos::check(principal.as_deref(), keytab.as_deref(), &mut faults);
         if let Some(name) = &self.name
             && let Err(error) = name.parse::<crate::NodeId>()
         {
@@ -487,38 +508,4 @@ impl AgentConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_defaults_have_no_fault() {
-        assert_eq!(MasterConfig::default().faults(), []);
-        assert_eq!(AgentConfig::default().faults(), []);
-    }
-
-    #[test]
-    fn all_faults_come_at_once() {
-        let mut master = MasterConfig { listen: "nowhere".to_owned(), ..Default::default() };
-        master.nodes.down = DurationMs::seconds(5);
-        master.rounds.hysteresis_factor = f64::NAN;
-        master.limits.root_ports = (80, 90);
-        master.stragglers.ratio = f64::NAN;
-        assert_eq!(master.faults().len(), 5);
-        let agent = AgentConfig {
-            task_user: "root".to_owned(),
-            task_address: "host".to_owned(),
-            name: Some("N 1".to_owned()),
-            task_ports: (20_000, 20_099),
-            filter: "on".to_owned(),
-            capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
-            task_user_from: "anyone".to_owned(),
-            task_uid_min: 0,
-            cgroup_root: Some("/sys/fs/cgroup/../..".to_owned()),
-            pids_max: 1,
-            ..Default::default()
-        };
-        assert_eq!(agent.faults().len(), 10);
-        let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
-        assert_eq!(nowhere.faults().len(), 1);
-    }
-}
+mod tests;

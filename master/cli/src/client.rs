@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::JobOptions;
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
+use model::options::AssignmentKind;
 use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, PkiError};
 
 use crate::clock;
@@ -136,10 +138,10 @@ impl Master {
         &self,
         now: std::time::SystemTime,
     ) -> Result<(String, f64), PkiError> {
-        let files = net::pki::find_operator(&self.target.folder, self.target.user.as_deref())?;
-        let status = net::certificate_status(&files.certificate)?;
-        let name = files.certificate.display().to_string();
-        Ok((name, status.days_left(now)))
+        let files = net::pki::find_clients(&self.target.folder, self.target.user.as_deref())?;
+        let first = files.first().expect("where none is found, that is an error");
+        let status = net::certificate_status(&first.certificate)?;
+        Ok((first.certificate.display().to_string(), status.days_left(now)))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
@@ -298,7 +300,7 @@ impl Master {
             return Ok(());
         }
         let (software, spoken) = (self.software.as_deref().unwrap_or("it"), self.protocol);
-        let name = model::access::Deed::of(call).row().name;
+        let name = called(call);
         Err(Failure::new(
             Exit::Unavailable,
             format!("{name} needs a master of protocol {needed}; {software} speaks {spoken}"),
@@ -369,6 +371,20 @@ impl Master {
     }
 }
 
+/// The request by its name, and what in it is new.
+fn called(call: &Call) -> String {
+    let name = model::access::Deed::of(call).row().name;
+    let Call::Change(Change::SubmitWith { options, .. }) = call else { return name.to_owned() };
+    let JobOptions { assignment, data, checkpoint_shared } = options;
+    let new = [
+        (*assignment != AssignmentKind::default()).then_some("assignment"),
+        data.as_ref().map(|_| "data"),
+        checkpoint_shared.then_some("checkpoint_shared"),
+    ];
+    let new: Vec<&str> = new.into_iter().flatten().collect();
+    format!("{name} with {}", new.join(", "))
+}
+
 /// The first protocol with this request.
 const fn first_protocol(call: &Call) -> u16 {
     match call {
@@ -377,7 +393,8 @@ const fn first_protocol(call: &Call) -> u16 {
             Change::NodeCordon { .. }
             | Change::NodeDrain { .. }
             | Change::NodeUndrain { .. }
-            | Change::Gpu { .. },
+            | Change::Gpu { .. }
+            | Change::SubmitWatched { .. },
         )
         | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
             model::nodes::PROTOCOL_OF_NODES
