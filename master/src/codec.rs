@@ -190,8 +190,7 @@ mod tests {
     fn sealed_records_read_with_their_key_and_say_what_is_missing_otherwise() {
         let (own, other) = (Seal::new(&[1; 32]), Seal::new(&[2; 32]));
         let ops = encode(&[Write::Put(meta())], Some(&own)).unwrap();
-        let mut content: Content =
-            ops.into_iter().map(|op| (op.key, op.value.unwrap())).collect();
+        let mut content: Content = ops.into_iter().map(|op| (op.key, op.value.unwrap())).collect();
         assert!(is_sealed(&content[[0].as_slice()]));
         assert_eq!(decode_all(&content, Some(&own)).unwrap(), [meta()]);
         assert!(matches!(decode_all(&content, None), Err(CodecError::Sealed)));

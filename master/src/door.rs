@@ -2,8 +2,8 @@
 //! latest-wins slots outwards, and counters of what was turned away.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use control::event::SessionId;
 use model::access::Asker;

@@ -286,7 +286,8 @@ fn every_kind_of_record_is_written_and_read_as_recorded() {
         let op = codec::encode(&[Write::Put(record.clone())], None).unwrap().remove(0);
         let value = op.value.unwrap();
         if recorded.get(*name) != Some(&value) {
-            let lines: Vec<String> = value.chunks(48).map(|part| format!("  {}\n", hex(part))).collect();
+            let lines: Vec<String> =
+                value.chunks(48).map(|part| format!("  {}\n", hex(part))).collect();
             wrong += &format!("{name} =\n{}", lines.concat());
             continue;
         }

@@ -100,11 +100,8 @@ impl Seal {
         let (salt, nonce) = random.split_at(NONCE_BYTES);
         let nonce = Nonce::try_assume_unique_for_key(nonce).expect("it has 12 bytes");
         let mut body = plain.to_vec();
-        let sealed = self.key_of(salt).seal_in_place_append_tag(
-            nonce,
-            Aad::from(record_key),
-            &mut body,
-        );
+        let sealed =
+            self.key_of(salt).seal_in_place_append_tag(nonce, Aad::from(record_key), &mut body);
         sealed.map_err(|_| "the value is too long to be sealed")?;
         Ok([random.as_slice(), &body].concat())
     }
@@ -140,11 +137,11 @@ fn unbase64(text: &str) -> Option<Vec<u8>> {
             b'/' => 63,
             _ => return None,
         };
-        held = (held << 6 | u32::from(value)) & 0xffff;
+        held = ((held << 6) | u32::from(value)) & 0xffff;
         bits += 6;
         if bits >= 8 {
             bits -= 8;
-            bytes.push(u8::try_from(held >> bits & 0xff).ok()?);
+            bytes.push(u8::try_from((held >> bits) & 0xff).ok()?);
         }
     }
     Some(bytes)

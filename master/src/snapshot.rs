@@ -180,7 +180,10 @@ mod tests {
             let outcome = restore(&path, &state_dir, Settings::default(), clock, None);
             assert!(outcome.is_err(), "byte {at} passed unseen");
             fs::write(&path, &bytes[..at]).unwrap();
-            assert!(verify(&path, Settings::default(), clock, None).is_err(), "a cut at {at} passed");
+            assert!(
+                verify(&path, Settings::default(), clock, None).is_err(),
+                "a cut at {at} passed"
+            );
         }
         assert!(!state_dir.path().join("data").exists());
     }

@@ -85,10 +85,11 @@ fn job_file(cluster: &Cluster) -> Result<String> {
     file.arguments = vec!["--step-ms".to_owned(), "20".to_owned()];
     (file.workers, file.servers) = ((1, 1), (1, 1));
     (file.finish, file.epochs_max) = (Finish::Epochs(1_000), 1_000);
-    let path = cluster.folder.parent().context("a folder above")?.join(format!(
-        "secretive-{}.toml",
-        std::process::id()
-    ));
+    let path = cluster
+        .folder
+        .parent()
+        .context("a folder above")?
+        .join(format!("secretive-{}.toml", std::process::id()));
     fs::write(&path, file.text(&cluster.environment))?;
     Ok(path.display().to_string())
 }

@@ -168,12 +168,8 @@ fn between_master_and_agent(recorded: &mut Recorded) {
     ] {
         recorded.check(name, &trouble);
     }
-    let orders = JobOrders {
-        job: JOB,
-        generation: GENERATION,
-        user: "ada".to_owned(),
-        peers: addresses(),
-    };
+    let orders =
+        JobOrders { job: JOB, generation: GENERATION, user: "ada".to_owned(), peers: addresses() };
     recorded.check(
         "ToAgent::Orders",
         &ToAgent::Orders(NodeOrders {
