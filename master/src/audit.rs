@@ -222,6 +222,13 @@ fn open(folder: &Path) -> io::Result<(File, u64)> {
     Ok((file, length))
 }
 
+/// A file of ours, which is never much over [`FILE_BYTES_MAX`].
+fn read_some(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(2 * FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// The newest lines after a number, from as few files as hold them.
 fn read(folder: &Path, after: u64, limit: usize) -> Vec<AuditView> {
     let mut lines = BTreeMap::new();
@@ -229,7 +236,7 @@ fn read(folder: &Path, after: u64, limit: usize) -> Vec<AuditView> {
     let files = std::iter::once(current(folder)).chain((1..=KEPT).map(|n| older(folder, n)));
     for path in files {
         // One that is put aside at this moment is met under its new name, or a second time.
-        let Ok(text) = fs::read(&path) else { continue };
+        let Ok(text) = read_some(&path) else { continue };
         for line in text.split(|byte| *byte == b'\n').rev() {
             let Ok(view) = serde_json::from_slice::<AuditView>(line) else { continue };
             bytes += line.len();

@@ -1,12 +1,16 @@
-//! Records as bytes on disk: one byte for the encoding, then bincode.
+//! Records as bytes on disk: one byte for the encoding, then bincode; or another byte, and the
+//! whole of that sealed with the store key.
 
 use control::record::{Record, Write};
 
-use crate::store::Op;
+use crate::seal::Seal;
+use crate::store::{Content, Op};
 
 /// Grows when bytes of an older master would no longer read. What changes within a record is a
 /// new variant of [`Record`] instead.
 const ENCODING: u8 = 1;
+/// A value of [`ENCODING`], sealed: see `seal.rs`.
+const SEALED: u8 = 2;
 
 /// Longest record that is read; without a limit a damaged length would ask for terabytes.
 const RECORD_BYTES_MAX: usize = 64 << 20;
@@ -17,11 +21,66 @@ pub(crate) enum CodecError {
     Encode { key: Vec<u8>, words: String },
     #[error("the record under key {key:02x?} does not read: {words}")]
     Decode { key: Vec<u8>, words: String },
+    #[error(
+        "it is sealed: give its key, as the credential store-key (LoadCredential=store-key:FILE) \
+         or as store_key in master.toml"
+    )]
+    Sealed,
+    #[error("it was sealed with another store key: give that one")]
+    OtherKey,
+    #[error(
+        "the record under key {key:02x?} does not open with the store key: it was altered, or \
+         sealed with another"
+    )]
+    Altered { key: Vec<u8> },
 }
 
 /// The changes of one `Persist` as the store takes them.
-pub(crate) fn encode(writes: &[Write]) -> Result<Vec<Op>, CodecError> {
-    writes.iter().map(encode_one).collect()
+pub(crate) fn encode(writes: &[Write], seal: Option<&Seal>) -> Result<Vec<Op>, CodecError> {
+    let sealed = |write| {
+        let op = encode_one(write)?;
+        match (seal, op.value) {
+            (Some(seal), Some(plain)) => sealed_op(op.key, &plain, seal),
+            (_, value) => Ok(Op { key: op.key, value }),
+        }
+    };
+    writes.iter().map(sealed).collect()
+}
+
+/// A plain value as it is put into a store that has a key.
+pub(crate) fn sealed_op(key: Vec<u8>, plain: &[u8], seal: &Seal) -> Result<Op, CodecError> {
+    match seal.seal(&key, plain) {
+        Ok(body) => {
+            let mut value = Vec::with_capacity(body.len() + 1);
+            value.push(SEALED);
+            value.extend(body);
+            Ok(Op { key, value: Some(value) })
+        }
+        Err(words) => Err(CodecError::Encode { key, words: words.to_owned() }),
+    }
+}
+
+pub(crate) fn is_sealed(value: &[u8]) -> bool {
+    value.first() == Some(&SEALED)
+}
+
+/// Every record of a store.
+///
+/// # Errors
+/// [`CodecError::Sealed`] and [`CodecError::OtherKey`] are about the key alone, and the store is
+/// whole as far as can be told.
+pub(crate) fn decode_all(
+    content: &Content,
+    seal: Option<&Seal>,
+) -> Result<Vec<Record>, CodecError> {
+    let decoded = content.iter().map(|(key, value)| decode(key, value, seal)).collect();
+    if let (Err(CodecError::Altered { .. }), Some(seal)) = (&decoded, seal) {
+        let mut sealed = content.iter().filter(|(_, value)| is_sealed(value));
+        if !sealed.any(|(key, value)| seal.open(key, &value[1..]).is_some()) {
+            return Err(CodecError::OtherKey);
+        }
+    }
+    decoded
 }
 
 fn encode_one(write: &Write) -> Result<Op, CodecError> {
@@ -43,7 +102,16 @@ fn encode_one(write: &Write) -> Result<Op, CodecError> {
 }
 
 /// Reads a record and checks that it lies where it belongs.
-pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Record, CodecError> {
+pub(crate) fn decode(key: &[u8], value: &[u8], seal: Option<&Seal>) -> Result<Record, CodecError> {
+    if is_sealed(value) {
+        let plain = seal.ok_or(CodecError::Sealed)?.open(key, &value[1..]);
+        let plain = plain.ok_or_else(|| CodecError::Altered { key: key.to_vec() })?;
+        return decode_plain(key, &plain);
+    }
+    decode_plain(key, value)
+}
+
+fn decode_plain(key: &[u8], value: &[u8]) -> Result<Record, CodecError> {
     let refuse = |words: String| CodecError::Decode { key: key.to_vec(), words };
     let (encoding, body) = value.split_first().ok_or_else(|| refuse("it is empty".to_owned()))?;
     if *encoding != ENCODING {
@@ -79,9 +147,9 @@ mod tests {
 
     #[test]
     fn records_of_the_first_version_read() {
-        let ops = encode(&[Write::Put(meta())]).unwrap();
+        let ops = encode(&[Write::Put(meta())], None).unwrap();
         assert_eq!(ops, [Op { key: vec![0], value: Some(META_V1.to_vec()) }]);
-        assert_eq!(decode(&[0], &META_V1).unwrap(), meta());
+        assert_eq!(decode(&[0], &META_V1, None).unwrap(), meta());
     }
 
     /// Bytes as the first version with learning rates wrote them.
@@ -95,9 +163,9 @@ mod tests {
             marks: vec![mark],
         });
         let key = record.key().bytes();
-        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
         assert_eq!(ops, [Op { key: key.clone(), value: Some(RATES_V1.to_vec()) }]);
-        assert_eq!(decode(&key, &RATES_V1).unwrap(), record);
+        assert_eq!(decode(&key, &RATES_V1, None).unwrap(), record);
     }
 
     /// Bytes as the first version with closed nodes wrote them.
@@ -120,9 +188,9 @@ mod tests {
         let key = record.key().bytes();
         assert_eq!(key, [13, b'n', b'1']);
         let bytes = NODE_OPS_V1.to_vec();
-        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
         assert_eq!(ops, [Op { key: key.clone(), value: Some(bytes.clone()) }]);
-        assert_eq!(decode(&key, &bytes).unwrap(), record);
+        assert_eq!(decode(&key, &bytes, None).unwrap(), record);
     }
 
     /// What of a GPU's record comes after its number, as the first version with GPUs wrote it.
@@ -151,10 +219,10 @@ mod tests {
         }));
         let key = record.key().bytes();
         assert_eq!(key, b"\x0en1 GPU-1");
-        let ops = encode(&[Write::Put(record.clone())]).unwrap();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
         let value = ops[0].value.clone().unwrap();
         assert_eq!(value[2..], GPU_V1);
-        assert_eq!(decode(&key, &value).unwrap(), record);
+        assert_eq!(decode(&key, &value, None).unwrap(), record);
     }
 
     #[test]
@@ -163,14 +231,35 @@ mod tests {
         longer.push(0);
         for (key, value, word) in [
             (vec![0], vec![], "empty"),
-            (vec![0], vec![2, 0], "newer release"),
+            (vec![0], vec![3, 0], "newer release"),
+            (vec![0], vec![2, 0], "store_key"),
             (vec![0], vec![1, 200], "does not read"),
             (vec![0], META_V1[..6].to_vec(), "does not read"),
             (vec![0], longer, "left over"),
             (vec![1], META_V1.to_vec(), "another key"),
         ] {
-            let error = decode(&key, &value).unwrap_err().to_string();
+            let error = decode(&key, &value, None).unwrap_err().to_string();
             assert!(error.contains(word), "{word}: {error}");
         }
     }
+
+    #[test]
+    fn sealed_records_read_with_their_key_and_say_what_is_missing_otherwise() {
+        let (own, other) = (Seal::new(&[1; 32]), Seal::new(&[2; 32]));
+        let ops = encode(&[Write::Put(meta())], Some(&own)).unwrap();
+        let mut content: Content = ops.into_iter().map(|op| (op.key, op.value.unwrap())).collect();
+        assert!(is_sealed(&content[[0].as_slice()]));
+        assert_eq!(decode_all(&content, Some(&own)).unwrap(), [meta()]);
+        assert!(matches!(decode_all(&content, None), Err(CodecError::Sealed)));
+        assert!(matches!(decode_all(&content, Some(&other)), Err(CodecError::OtherKey)));
+        // One that was moved to another's place, beside one that opens.
+        let value = content[[0].as_slice()].clone();
+        content.insert(vec![1], value);
+        let altered = decode_all(&content, Some(&own));
+        assert!(matches!(altered, Err(CodecError::Altered { key }) if key == [1]));
+    }
 }
+
+#[cfg(test)]
+#[path = "golden_tests.rs"]
+mod golden_tests;

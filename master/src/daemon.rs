@@ -28,6 +28,7 @@ use crate::pipeline::Pipeline;
 use crate::pki::Certificates;
 use crate::planner::{Planned, Planner};
 use crate::publisher::Publisher;
+use crate::seal::Seal;
 
 /// Commands that may wait for the disk before no more events are taken in. Reads go on.
 const WAITING_MAX: usize = 4_096;
@@ -82,6 +83,8 @@ pub(crate) struct Hands {
     pub(crate) counters: Arc<Counters>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) audit: Arc<crate::audit::Health>,
+    /// What is stored is sealed with it.
+    pub(crate) seal: Option<Arc<Seal>>,
 }
 
 pub(crate) struct Daemon {
@@ -266,7 +269,10 @@ impl Daemon {
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
         let ChangeRequest { asker: Asker { user, rank }, dry_run, reason, change, reply } = request;
-        let submits = matches!(change, Change::Submit { .. } | Change::SubmitWith { .. });
+        let submits = matches!(
+            change,
+            Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
+        );
         if submits && !dry_run && self.hands.keeper.health().is_low() {
             tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
             let words = "the master takes no new job: the disk of its state folder is nearly full";
@@ -363,7 +369,7 @@ impl Daemon {
     fn carry_out(&mut self, commands: Vec<Command>) -> Result<(), DaemonError> {
         for (number, writes) in self.pipeline.push(commands) {
             log_events(&writes);
-            self.hands.keeper.persist(number, codec::encode(&writes)?);
+            self.hands.keeper.persist(number, codec::encode(&writes, self.hands.seal.as_deref())?);
         }
         self.begin();
         Ok(())
@@ -464,7 +470,9 @@ fn log_events(writes: &[Write]) {
 
 fn change_name(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
+            "submit"
+        }
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

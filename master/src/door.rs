@@ -1,8 +1,9 @@
 //! What lies between the sessions and the loop that owns the state: bounded queues inwards,
 //! latest-wins slots outwards, and counters of what was turned away.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use control::event::SessionId;
 use model::access::Asker;
@@ -151,8 +152,47 @@ pub(crate) struct Door {
     /// A permit for each request that is being answered: at the end they get their last words.
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) audit: Audit,
+    pub(crate) shares: Arc<Shares>,
     pub(crate) certificates: Arc<Certificates>,
+    /// How HDFS is reached.
+    pub(crate) hdfs: storage::HdfsSettings,
 }
 
 /// Requests answered at a time, of all operators together.
 pub(crate) const REQUESTS_MAX: u32 = 1_024;
+/// Of these, of one person over all connections: each may hold a request of 1 MiB for half a
+/// minute, and nobody may hold all places.
+const REQUESTS_OF_ONE: usize = 128;
+
+/// The part of the places for requests that each person may take.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(Mutex<BTreeMap<String, Arc<Semaphore>>>);
+
+impl Shares {
+    /// Held by each connection of the person as long as it lasts.
+    pub(crate) fn of(&self, user: &str) -> Arc<Semaphore> {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|_, share| Arc::strong_count(share) > 1);
+        let fresh = || Arc::new(Semaphore::new(REQUESTS_OF_ONE));
+        Arc::clone(shares.entry(user.to_owned()).or_insert_with(fresh))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_person_cannot_take_every_place_and_is_forgotten_when_gone() {
+        let shares = Shares::default();
+        let (first, second) = (shares.of("mallory"), shares.of("mallory"));
+        let held: Vec<_> = std::iter::from_fn(|| first.try_acquire().ok()).collect();
+        assert!(held.len() < usize::try_from(REQUESTS_MAX).unwrap());
+        assert!(second.try_acquire().is_err(), "another connection of the same person");
+        assert!(shares.of("ada").try_acquire().is_ok());
+        drop(held);
+        drop((first, second));
+        shares.of("bob");
+        assert_eq!(shares.0.lock().unwrap().len(), 1, "only who is connected is remembered");
+    }
+}

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::asked;
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
 use crate::rate::Rate;
-use crate::{certificates, shared};
+use crate::{certificates, remote, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -38,6 +38,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
     let Session { connection, writer: _writer, mut reader, software, .. } = session;
     let (user, address) = (connection.identity().name.clone(), connection.remote_address());
     tracing::debug!(user, %rank, session = id.0, %address, software, "an operator connected");
+    let share = door.shares.of(&user);
     let asker = Arc::new(Asker { user, rank });
     let slots = Arc::new(Semaphore::new(STREAMS_MAX));
     let mut rate = Rate::new(door.clock.mono(), REQUESTS_PER_S, REQUESTS_AT_ONCE);
@@ -60,8 +61,9 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
         // A stream that waits here is not read, and its peer's window fills.
         rate.wait(door.clock).await;
         let (door, connection) = (door.clone(), connection.clone());
-        let asker = Arc::clone(&asker);
+        let (asker, share) = (Arc::clone(&asker), Arc::clone(&share));
         tokio::spawn(async move {
+            let _own = share.acquire().await;
             answer(&door, &connection, &asker, writer, reader).await;
             drop(permit);
         });
@@ -177,7 +179,11 @@ async fn change_reply(
     (dry_run, reason): (bool, Option<String>),
     change: Change,
 ) -> Reply {
-    if let Some(refusal) = shared::unshared(door, &change, dry_run).await {
+    let refused = match remote::unreached(door, &change).await {
+        None => shared::unshared(door, &change, dry_run).await,
+        refused => refused,
+    };
+    if let Some(refusal) = refused {
         return Err(refusal);
     }
     let (reply, answer) = oneshot::channel();

@@ -82,7 +82,9 @@ impl World {
             sessions: Arc::default(),
             requests: Arc::new(Semaphore::new(64)),
             audit: crate::audit::Audit::start(path).unwrap(),
+            shares: Arc::default(),
             certificates: Arc::clone(&certificates),
+            hdfs: storage::HdfsSettings::default(),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
         let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();
@@ -109,14 +111,31 @@ impl World {
     }
 
     pub(super) async fn connect(&self, role: Role, name: &str) -> Session {
+        self.connect_at(role, name, net::PROTOCOL).await
+    }
+
+    async fn connect_at(
+        &self,
+        role: Role,
+        name: &str,
+        versions: std::ops::RangeInclusive<u16>,
+    ) -> Session {
         let own = files(self.folder.path(), role, name);
         let credentials = Credentials::load(&own, role, self.clock.wall()).unwrap();
-        let options = net::ConnectOptions::new("test");
+        let options = net::ConnectOptions { versions, ..net::ConnectOptions::new("test") };
         net::connect(self.server.local_address(), &credentials, &options).await.unwrap()
     }
 
     pub(super) async fn agent(&mut self, name: &str) -> (Session, SessionId, AgentHandle) {
-        let mut session = self.connect(Role::Agent, name).await;
+        let session = self.connect(Role::Agent, name).await;
+        self.introduced(name, session).await
+    }
+
+    async fn introduced(
+        &mut self,
+        name: &str,
+        mut session: Session,
+    ) -> (Session, SessionId, AgentHandle) {
         session.writer.send(&introduction()).await.unwrap();
         match self.input().await {
             Input::Connected { session: id, handle, introduction } => {
@@ -316,4 +335,80 @@ async fn a_snapshot_comes_in_pieces_with_an_empty_one_last() {
         }
     }
     assert_eq!(bytes, 2_500_000);
+}
+
+/// What a peer of the versions before knows, it gets; nothing else is sent to it.
+#[tokio::test]
+async fn peers_of_older_protocols_work_on_without_what_is_new() {
+    let mut world = World::new();
+    for newest in *net::PROTOCOL.start()..=*net::PROTOCOL.end() {
+        let session = world.connect_at(Role::Agent, "n1", 1..=newest).await;
+        let (mut agent, id, handle) = world.introduced("n1", session).await;
+        assert_eq!((agent.protocol, handle.protocol), (newest, newest));
+        let desired = Desired { revision: Revision(7), generations: vec![] };
+        let new = (desired.clone(), model::notes::Extras::default(), Default::default());
+        handle.desired.send_replace(Some(new));
+        let mut told = Vec::new();
+        loop {
+            let came = tokio::time::timeout(LIMIT, agent.reader.receive::<ToAgent>()).await;
+            match came.unwrap().unwrap().unwrap() {
+                ToAgent::Extras(_) => told.push(3),
+                ToAgent::Orders(_) => told.push(4),
+                ToAgent::Desired(got) => break assert_eq!(got, desired),
+            }
+        }
+        let known: Vec<u16> = (3..=newest).collect();
+        assert_eq!(told, known, "to an agent of protocol {newest}");
+        agent.writer.send(&FromAgent::Heartbeat(heartbeat(1))).await.unwrap();
+        match world.input().await {
+            Input::Heartbeat { session, .. } => assert_eq!(session, id),
+            other => panic!("{other:?}"),
+        }
+        drop(agent);
+        assert!(matches!(world.input().await, Input::Disconnected { .. }));
+        let operator = world.connect_at(Role::Operator, "ada", 1..=newest).await;
+        assert_eq!(operator.protocol, newest);
+        assert_eq!(ask(&operator, Call::Read(Read::Jobs)).await, Ok(Answer::Jobs(vec![])));
+    }
+}
+
+#[tokio::test]
+async fn each_role_s_requests_carry_its_rank_and_leave_a_line() {
+    let mut world = World::new();
+    let now = world.clock.wall();
+    let request = net::pki::Request { role: Role::User, name: "bob", addresses: &[], days: 1 };
+    let folder = world.folder.path().to_owned();
+    let ca = net::pki::load_ca(&folder, now).unwrap();
+    ca.issue(&request, &folder, net::pki::Existing::Refuse, now).unwrap();
+    for (role, name, rank) in [
+        (Role::User, "bob", Rank::User),
+        (Role::Operator, "ada", Rank::Operator),
+        (Role::Admin, "ada", Rank::Admin),
+    ] {
+        let session = world.connect(role, name).await;
+        let change = Call::Change(Change::Pause { job: JobId(3) });
+        let answer = async {
+            match world.input().await {
+                Input::Change(request) => {
+                    assert_eq!((request.asker.user.as_str(), request.asker.rank), (name, rank));
+                    let refusal = model::client::Refusal::new(ErrorKind::NotAllowed, "no", "");
+                    request.reply.send(Err(refusal)).unwrap();
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let (reply, ()) = tokio::join!(ask(&session, change), answer);
+        assert!(reply.is_err());
+        // The line was there before the answer was.
+        let Ok(Answer::Audit(lines)) =
+            ask(&session, Call::Read(Read::Audit { after: 0, limit: 1 })).await
+        else {
+            panic!("no lines")
+        };
+        let line = &lines[0];
+        assert_eq!((line.user.as_str(), line.role.as_str()), (name, rank.name()));
+        assert_eq!((line.request.as_str(), line.outcome.as_str()), ("pause j3", "no"));
+        assert!(line.address.starts_with("127.0.0.1:"), "{}", line.address);
+    }
+    assert_eq!(world.counters.requests_not_allowed.load(Ordering::Relaxed), 3);
 }

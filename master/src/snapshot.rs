@@ -11,6 +11,7 @@ use storage::snapshot::{self, SnapshotError, Summary};
 
 use crate::clock::Clock;
 use crate::codec;
+use crate::seal::Seal;
 use crate::state_dir::StateDir;
 use crate::store::{Op, StoreError};
 use crate::vault::Vault;
@@ -42,14 +43,25 @@ impl From<io::Error> for RestoreError {
 ///
 /// # Returns
 /// What it holds, and the changes that make a store of it.
-fn read(path: &Path, settings: Settings, clock: Clock) -> Result<(Summary, Vec<Op>), RestoreError> {
+fn read(
+    path: &Path,
+    settings: Settings,
+    clock: Clock,
+    seal: Option<&Seal>,
+) -> Result<(Summary, Vec<Op>), RestoreError> {
     let file =
         File::open(path).map_err(|source| RestoreError::Open { path: path.to_owned(), source })?;
     let mut records: Vec<Record> = Vec::new();
     let mut ops = Vec::new();
     let summary = snapshot::read(file, |key, value| {
-        records.push(codec::decode(key, value).map_err(|error| error.to_string())?);
-        ops.push(Op { key: key.to_vec(), value: Some(value.to_vec()) });
+        records.push(codec::decode(key, value, seal).map_err(|error| error.to_string())?);
+        ops.push(match seal {
+            // One of before the store had a key.
+            Some(seal) if !codec::is_sealed(value) => {
+                codec::sealed_op(key.to_vec(), value, seal).map_err(|error| error.to_string())?
+            }
+            _ => Op { key: key.to_vec(), value: Some(value.to_vec()) },
+        });
         Ok(())
     })
     .map_err(|source| RestoreError::Snapshot { path: path.to_owned(), source })?;
@@ -66,8 +78,9 @@ pub(crate) fn verify(
     path: &Path,
     settings: Settings,
     clock: Clock,
+    seal: Option<&Seal>,
 ) -> Result<Summary, RestoreError> {
-    Ok(read(path, settings, clock)?.0)
+    Ok(read(path, settings, clock, seal)?.0)
 }
 
 /// Makes the store of a state folder from a snapshot. The folder must hold no store: nothing is
@@ -77,9 +90,10 @@ pub(crate) fn restore(
     state_dir: &StateDir,
     settings: Settings,
     clock: Clock,
+    seal: Option<&Seal>,
 ) -> Result<Summary, RestoreError> {
     refuse_used(state_dir.path())?;
-    let (summary, ops) = read(path, settings, clock)?;
+    let (summary, ops) = read(path, settings, clock, seal)?;
     let scratch = state_dir.path().join("restoring");
     if scratch.exists() {
         // What an interrupted restore left; it was never a store.
@@ -126,7 +140,7 @@ mod tests {
         let mut writer = snapshot::Writer::new(&Header::default());
         for command in commands {
             if let Command::Persist(writes) = command {
-                for op in codec::encode(&writes).unwrap() {
+                for op in codec::encode(&writes, None).unwrap() {
                     writer.record(&op.key, &op.value.unwrap()).unwrap();
                 }
             }
@@ -142,13 +156,13 @@ mod tests {
         let (path, bytes) = sample(folder.path());
         let clock = Clock::start();
         let state_dir = StateDir::take(&folder.path().join("state")).unwrap();
-        let summary = restore(&path, &state_dir, Settings::default(), clock).unwrap();
+        let summary = restore(&path, &state_dir, Settings::default(), clock, None).unwrap();
         assert!(summary.records > 0);
         let (vault, notes) = Vault::open(state_dir.path(), Header::default()).unwrap();
         assert_eq!(notes, Vec::<String>::new());
         assert_eq!(vault.export(&Header::default()).unwrap(), bytes);
         drop(vault);
-        let again = restore(&path, &state_dir, Settings::default(), clock).unwrap_err();
+        let again = restore(&path, &state_dir, Settings::default(), clock, None).unwrap_err();
         assert!(matches!(again, RestoreError::NotEmpty { .. }), "{again}");
     }
 
@@ -157,16 +171,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = sample(folder.path());
         let clock = Clock::start();
-        verify(&path, Settings::default(), clock).unwrap();
+        verify(&path, Settings::default(), clock, None).unwrap();
         let state_dir = StateDir::take(&folder.path().join("state")).unwrap();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 0x11;
             fs::write(&path, &changed).unwrap();
-            let outcome = restore(&path, &state_dir, Settings::default(), clock);
+            let outcome = restore(&path, &state_dir, Settings::default(), clock, None);
             assert!(outcome.is_err(), "byte {at} passed unseen");
             fs::write(&path, &bytes[..at]).unwrap();
-            assert!(verify(&path, Settings::default(), clock).is_err(), "a cut at {at} passed");
+            assert!(
+                verify(&path, Settings::default(), clock, None).is_err(),
+                "a cut at {at} passed"
+            );
         }
         assert!(!state_dir.path().join("data").exists());
     }
@@ -178,7 +195,26 @@ mod tests {
         let mut writer = snapshot::Writer::new(&Header::default());
         writer.record(&[200], b"what is this").unwrap();
         fs::write(&path, writer.finish()).unwrap();
-        let error = verify(&path, Settings::default(), Clock::start()).unwrap_err();
+        let error = verify(&path, Settings::default(), Clock::start(), None).unwrap_err();
         assert!(storage::chain(&error).contains("cannot take record 0"), "{error}");
+    }
+
+    #[test]
+    fn a_snapshot_of_a_store_with_a_key_needs_the_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = sample(folder.path());
+        let (clock, seal) = (Clock::start(), Seal::new(&[3; 32]));
+        // A plain one is sealed as it is restored.
+        let state_dir = StateDir::take(&folder.path().join("state")).unwrap();
+        restore(&path, &state_dir, Settings::default(), clock, Some(&seal)).unwrap();
+        let (vault, _) = Vault::open(state_dir.path(), Header::default()).unwrap();
+        let content = vault.records().unwrap();
+        assert!(content.values().all(|value| codec::is_sealed(value)));
+        fs::write(&path, vault.export(&Header::default()).unwrap()).unwrap();
+        verify(&path, Settings::default(), clock, Some(&seal)).unwrap();
+        let without = verify(&path, Settings::default(), clock, None).unwrap_err();
+        assert!(storage::chain(&without).contains("store_key"), "{without:?}");
+        let other = verify(&path, Settings::default(), clock, Some(&Seal::new(&[4; 32])));
+        assert!(storage::chain(&other.unwrap_err()).contains("sealed with another"));
     }
 }

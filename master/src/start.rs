@@ -1,7 +1,7 @@
 //! Puts a running master together, and takes it apart again in the right order.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::audit::Audit;
 use crate::clock::Clock;
-use crate::codec;
+use crate::codec::{self, CodecError};
 use crate::config::{Environment, Places};
 use crate::daemon::{Daemon, Ears, Hands, Internal};
 use crate::disk::Disk;
@@ -26,8 +26,11 @@ use crate::keeper::Keeper;
 use crate::pki::Certificates;
 use crate::planner::Planner;
 use crate::publisher::Publisher;
+use crate::removals::Removals;
+use crate::seal::Seal;
 use crate::sessions;
 use crate::state_dir::StateDir;
+use crate::store::{Content, StoreError};
 use crate::vault::{Vault, open_with_room};
 
 /// For the answers that are under way when the master stops.
@@ -35,24 +38,30 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// For storage work that hangs on a dead mount.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
+/// What a master starts with.
+#[derive(Clone, Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) config: &'a MasterConfig,
+    pub(crate) environment: &'a Environment,
+    pub(crate) places: &'a Places,
+    /// The store's key, where it has one.
+    pub(crate) seal: Option<Arc<Seal>>,
+    pub(crate) clock: Clock,
+}
+
 /// Runs a master until a signal ends it.
-pub(crate) fn serve(
-    config: &MasterConfig,
-    environment: &Environment,
-    places: &Places,
-    state_dir: StateDir,
-    clock: Clock,
-) -> anyhow::Result<()> {
+pub(crate) fn serve(start: Start<'_>, state_dir: StateDir) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("sessions")
         .build()
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(Box::pin(async {
+        let Start { config, environment, places, seal, clock } = start;
         let certificates = Certificates::find(config, places, environment, clock)?;
-        let store = Opened::open(config, state_dir.path(), clock)?;
+        let store = Opened::open(config, state_dir.path(), clock, seal)?;
         let server = listen(config, &certificates, state_dir.path())?;
-        run(config, state_dir.path(), clock, store, Arc::new(server), Arc::new(certificates)).await
+        run(config, clock, store, Arc::new(server), Arc::new(certificates)).await
     }));
     runtime.shutdown_timeout(LAST_WORK);
     drop(state_dir);
@@ -64,20 +73,29 @@ pub(crate) fn serve(
 
 /// The store and what it held.
 struct Opened {
+    folder: PathBuf,
     vault: Vault,
     disk: Disk,
     repairs: Vec<String>,
     records: Vec<Record>,
+    removals: Removals,
+    seal: Option<Arc<Seal>>,
 }
 
 impl Opened {
-    fn open(config: &MasterConfig, state_dir: &Path, clock: Clock) -> anyhow::Result<Self> {
+    fn open(
+        config: &MasterConfig,
+        state_dir: &Path,
+        clock: Clock,
+        seal: Option<Arc<Seal>>,
+    ) -> anyhow::Result<Self> {
         let disk = Disk::new(state_dir).context("cannot look at the disk of the state folder")?;
         let header = Header {
             cluster: config.cluster.clone(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             created_unix_ms: clock.unix_ms(),
         };
+        let left = || format!("the store in {} is left as it is", state_dir.display());
         let remedy = || {
             format!(
                 "cannot open the store in {}: put the folder aside and give a fresh one to \
@@ -85,16 +103,46 @@ impl Opened {
                 state_dir.display()
             )
         };
-        let (vault, repairs) = open_with_room(state_dir, &header, &disk).with_context(remedy)?;
+        let opened = open_with_room(state_dir, &header, &disk);
+        let (mut vault, repairs) = match opened {
+            Err(error @ StoreError::Newer { .. }) => return Err(error).with_context(left),
+            other => other.with_context(remedy)?,
+        };
         for repair in &repairs {
             tracing::warn!("{repair}");
         }
         let content = vault.records().with_context(remedy)?;
-        let decoded = content.iter().map(|(key, value)| codec::decode(key, value));
-        let records = decoded.collect::<Result<Vec<_>, _>>().with_context(remedy)?;
-        tracing::info!(records = records.len(), "opened the store");
-        Ok(Self { vault, disk, repairs, records })
+        let records = match codec::decode_all(&content, seal.as_deref()) {
+            // Nothing is wrong with the store.
+            Err(error @ (CodecError::Sealed | CodecError::OtherKey)) => {
+                return Err(error).with_context(left);
+            }
+            other => other.with_context(remedy)?,
+        };
+        if let Some(seal) = &seal {
+            seal_rest(&mut vault, &content, seal)?;
+        }
+        tracing::info!(records = records.len(), sealed = seal.is_some(), "opened the store");
+        let removals = Removals::new(state_dir);
+        Ok(Self { folder: state_dir.to_owned(), vault, disk, repairs, records, seal, removals })
     }
+}
+
+/// Seals what was stored before there was a key.
+fn seal_rest(vault: &mut Vault, content: &Content, seal: &Seal) -> anyhow::Result<()> {
+    let plain = content.iter().filter(|(_, value)| !codec::is_sealed(value));
+    let ops = plain.map(|(key, value)| codec::sealed_op(key.clone(), value, seal));
+    let ops = ops.collect::<Result<Vec<_>, _>>().context("cannot seal the store")?;
+    if ops.is_empty() && !vault.is_resealing() {
+        return Ok(());
+    }
+    let left = vault.reseal(&ops).context("cannot seal the store with its key")?;
+    tracing::info!(records = ops.len(), "sealed the store with its key");
+    if !left.is_empty() {
+        let left = left.join(", ");
+        tracing::warn!(left, "older copies beside the store are not sealed: remove them");
+    }
+    Ok(())
 }
 
 fn listen(
@@ -112,13 +160,12 @@ fn listen(
 
 async fn run(
     config: &MasterConfig,
-    state_dir: &Path,
     clock: Clock,
     opened: Opened,
     server: Arc<Server>,
     certificates: Arc<Certificates>,
 ) -> anyhow::Result<()> {
-    let Opened { vault, disk, repairs, records } = opened;
+    let Opened { folder, vault, disk, repairs, records, seal, removals } = opened;
     let (control, commands) = Control::new(Settings::from(config), clock.now(), records)
         .context("cannot start from what the store holds")?;
     let (internal, heard) = mpsc::unbounded_channel();
@@ -131,16 +178,21 @@ async fn run(
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
     let counters = Arc::new(Counters::default());
-    let audit = Audit::start(state_dir).context("cannot start the audit log")?;
-    let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
+    let audit = Audit::start(&folder).context("cannot start the audit log")?;
+    let path = |text: &Option<String>| text.as_ref().map(std::path::PathBuf::from);
+    let hdfs = HdfsSettings::by(path(&config.hadoop_conf_dir))?
+        .as_principal(config.kerberos_principal.clone(), path(&config.kerberos_keytab))?;
+    let publisher = Publisher::new(hdfs.clone(), config.jobs.checkpoint_timeout.0, removals);
+    publisher.resume();
     let hands = Hands {
         keeper,
         planner,
-        publisher: Publisher::new(hdfs, config.jobs.checkpoint_timeout.0),
+        publisher,
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
         audit: audit.health(),
+        seal,
     };
     let daemon = Daemon::new(control, commands, clock, hands)?;
     let (inputs, hear_inputs) = mpsc::channel(INPUTS_MAX);
@@ -156,7 +208,9 @@ async fn run(
         sessions: Arc::default(),
         requests: Arc::new(Semaphore::new(REQUESTS_MAX as usize)),
         audit,
+        shares: Arc::default(),
         certificates: Arc::clone(&certificates),
+        hdfs,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;

@@ -74,7 +74,11 @@ pub(crate) trait KeyValue: Send + std::fmt::Debug {
     fn content(&self) -> Result<Content>;
 }
 
-const FORMAT: u32 = 1;
+/// Grows when a master of before would not read what this one stores, as new kinds of record: it
+/// then refuses the store by this number, before anything else.
+const FORMAT: u32 = 2;
+/// Formats that are read, and become [`FORMAT`] when they are opened.
+const FORMAT_OLDEST: u64 = 1;
 // Records and what describes them lie in one tree, because a batch is atomic only within a tree.
 const RECORD: u8 = b'r';
 const KEY_FORMAT: &[u8] = b"mformat";
@@ -118,10 +122,10 @@ impl SledStore {
         let mut store = Self { db, data };
         match store.number(KEY_FORMAT)? {
             Some(found) if found == u64::from(FORMAT) => {}
-            Some(found) => {
+            Some(found) if !(FORMAT_OLDEST..u64::from(FORMAT)).contains(&found) => {
                 return Err(StoreError::Newer { found: u32::try_from(found).unwrap_or(u32::MAX) });
             }
-            None => store.commit({
+            Some(_) | None => store.commit({
                 let mut batch = sled::Batch::default();
                 batch.insert(KEY_FORMAT, &u64::from(FORMAT).to_le_bytes());
                 batch
@@ -184,8 +188,15 @@ impl KeyValue for SledStore {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Makes a store one of another format.
+    pub(crate) fn set_format(folder: &Path, format: u64) {
+        let db = sled::open(folder).unwrap();
+        db.insert(KEY_FORMAT, &format.to_le_bytes()).unwrap();
+        db.flush().unwrap();
+    }
 
     fn put(key: &str, value: &str) -> Op {
         Op { key: key.into(), value: Some(value.into()) }
@@ -208,13 +219,25 @@ mod tests {
     #[test]
     fn a_store_of_a_newer_format_is_refused_by_number() {
         let folder = tempfile::tempdir().unwrap();
+        drop(SledStore::open(folder.path()).unwrap());
+        set_format(folder.path(), 3);
+        for _ in 0..2 {
+            // Nothing was changed by being refused.
+            let error = SledStore::open(folder.path()).unwrap_err();
+            assert!(matches!(error, StoreError::Newer { found: 3 }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_store_of_the_first_format_is_read_and_becomes_one_of_this() {
+        let folder = tempfile::tempdir().unwrap();
         let mut store = SledStore::open(folder.path()).unwrap();
-        let mut batch = sled::Batch::default();
-        batch.insert(KEY_FORMAT, &2_u64.to_le_bytes());
-        store.commit(batch).unwrap();
+        store.apply(1, &[put("a", "1")]).unwrap();
         drop(store);
-        let error = SledStore::open(folder.path()).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 2 }), "{error}");
+        set_format(folder.path(), 1);
+        let store = SledStore::open(folder.path()).unwrap();
+        assert_eq!(store.content().unwrap().len(), 1);
+        assert_eq!(store.number(KEY_FORMAT).unwrap(), Some(u64::from(FORMAT)));
     }
 
     #[test]

@@ -137,8 +137,23 @@ impl Vault {
             .map(|number| self.folder.join(format!("store.damaged-{number}")))
             .find(|path| !path.exists())
             .ok_or_else(|| StoreError::Damaged(format!("{problem}; for the 1,000th time")))?;
-        // The new one is made whole beside the old one: killed halfway, the next start does it
-        // all again.
+        let fresh = self.fresh_store(content)?;
+        fs::rename(self.store_folder(), &aside)?;
+        fs::rename(&fresh, self.store_folder())?;
+        File::open(&self.folder)?.sync_all()?;
+        self.store = Some(Attended::new(SledStore::open(&self.store_folder())?)?);
+        notes.push(format!(
+            "the store was damaged ({problem}): rebuilt it from the journal up to batch {}; the \
+             damaged one is kept in {}",
+            self.journal.last(),
+            aside.display()
+        ));
+        Ok(())
+    }
+
+    /// A store of this content beside the one in use. It is made whole there: killed halfway, the
+    /// next start does it all again.
+    fn fresh_store(&self, content: Content) -> Result<PathBuf> {
         let fresh = self.folder.join("store.rebuilt");
         if fresh.exists() {
             fs::remove_dir_all(&fresh)?;
@@ -151,17 +166,64 @@ impl Vault {
             return Err(error);
         }
         drop(store);
-        fs::rename(self.store_folder(), &aside)?;
-        fs::rename(&fresh, self.store_folder())?;
+        Ok(fresh)
+    }
+
+    fn resealing(&self) -> PathBuf {
+        self.folder.join("resealing")
+    }
+
+    /// True where [`Self::reseal`] was begun and not ended: values that are overwritten are still
+    /// in the files.
+    pub(crate) fn is_resealing(&self) -> bool {
+        self.resealing().exists()
+    }
+
+    /// Overwrites records with their sealed values, then begins journal and store anew, so that
+    /// no file holds the former ones. Killed at any point, the next start goes on with it.
+    ///
+    /// # Returns
+    /// Files beside them that were kept aside once and are not touched.
+    pub(crate) fn reseal(&mut self, ops: &[Op]) -> Result<Vec<String>> {
+        File::create(self.resealing())?.sync_all()?;
         File::open(&self.folder)?.sync_all()?;
-        self.store = Some(Attended::new(SledStore::open(&self.store_folder())?)?);
-        notes.push(format!(
-            "the store was damaged ({problem}): rebuilt it from the journal up to batch {}; the \
-             damaged one is kept in {}",
-            self.journal.last(),
-            aside.display()
-        ));
-        Ok(())
+        if !ops.is_empty() {
+            self.commit(ops)?;
+        }
+        let content = self.records()?;
+        self.journal.rebase(self.journal.last(), &content, &self.header)?;
+        // Where it is out of use, the next start makes one of the journal, and comes back here.
+        if let Some(store) = self.store.take() {
+            let fresh = self.fresh_store(content)?;
+            drop(store);
+            let former = self.folder.join("store.unsealed");
+            if former.exists() {
+                fs::remove_dir_all(&former)?;
+            }
+            fs::rename(self.store_folder(), &former)?;
+            fs::rename(&fresh, self.store_folder())?;
+            File::open(&self.folder)?.sync_all()?;
+            self.store = Some(Attended::new(SledStore::open(&self.store_folder())?)?);
+            fs::remove_dir_all(&former)?;
+            fs::remove_file(self.resealing())?;
+        }
+        self.kept_aside()
+    }
+
+    fn kept_aside(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for (folder, mark) in
+            [(self.folder.clone(), "store.damaged-"), (self.folder.join("journal"), ".cut-at-")]
+        {
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                if path.to_string_lossy().contains(mark) {
+                    found.push(path.display().to_string());
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 
     /// Every record.

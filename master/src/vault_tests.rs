@@ -256,3 +256,69 @@ fn a_full_disk_loses_nothing_and_the_store_opens_again() {
         std::panic::resume_unwind(panic);
     }
 }
+
+/// Whether any file below a folder holds these bytes.
+fn holds(folder: &Path, words: &[u8]) -> bool {
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            return holds(&path, words);
+        }
+        fs::read(path).unwrap().windows(words.len()).any(|part| part == words)
+    })
+}
+
+#[test]
+fn nothing_of_the_former_values_is_left_once_a_store_is_sealed() {
+    for killed_at in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut vault, _) = open(folder.path());
+        write(&mut vault, 1..=5);
+        vault.commit(&[put("secret", "hunter2")]).unwrap();
+        drop(vault);
+        assert!(holds(folder.path(), b"hunter2"));
+        let (mut vault, _) = open(folder.path());
+        // As a kill after each step leaves it: the next start has nothing to overwrite any more.
+        if killed_at > 0 {
+            File::create(vault.resealing()).unwrap();
+            vault.commit(&[put("secret", "*")]).unwrap();
+        }
+        if killed_at > 1 {
+            let content = vault.records().unwrap();
+            vault.journal.rebase(vault.journal.last(), &content, &Header::default()).unwrap();
+        }
+        if killed_at > 0 {
+            drop(vault);
+            vault = open(folder.path()).0;
+            assert!(vault.is_resealing());
+        }
+        let ops = if killed_at == 0 { vec![put("secret", "*")] } else { vec![] };
+        assert_eq!(vault.reseal(&ops).unwrap(), Vec::<String>::new());
+        assert!(!vault.is_resealing());
+        write(&mut vault, 6..=7);
+        drop(vault);
+        assert!(!holds(folder.path(), b"hunter2"), "{killed_at}");
+        let (vault, notes) = open(folder.path());
+        assert_eq!(notes, Vec::<String>::new());
+        assert_eq!(vault.records().unwrap()[b"secret".as_slice()], b"*");
+        assert_eq!(vault.records().unwrap().len(), 9);
+    }
+}
+
+#[test]
+fn a_vault_of_a_later_format_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut vault, _) = open(folder.path());
+    write(&mut vault, 1..=5);
+    drop(vault);
+    crate::store::tests::set_format(&folder.path().join("data/store"), 3);
+    for _ in 0..2 {
+        let error = Vault::open(folder.path(), Header::default()).unwrap_err();
+        assert!(matches!(error, StoreError::Newer { found: 3 }), "{error}");
+        assert!(error.to_string().contains("start the newer release"), "{error}");
+    }
+    crate::store::tests::set_format(&folder.path().join("data/store"), 2);
+    let (vault, notes) = open(folder.path());
+    assert_eq!(notes, Vec::<String>::new());
+    check_prefix(&vault, 5);
+}

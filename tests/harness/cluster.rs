@@ -152,6 +152,13 @@ impl Daemon {
         }
     }
 
+    /// Lets an agent that does not run take away what it left in the kernel.
+    fn clear(&self) {
+        let mut command = self.command();
+        command.arg("--config").arg(&self.config).arg("stop-tasks");
+        let _done = command.stdin(Stdio::null()).output();
+    }
+
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(&self.log)
@@ -231,9 +238,8 @@ impl Cluster {
         for (index, node) in options.nodes.iter().enumerate() {
             let config = cluster.folder.join(format!("{}.toml", node.name));
             fs::write(&config, cluster.agent_toml(index, node, options)?)?;
-            let space = node.space.clone();
             let mut agent = Daemon::new(&binaries.agent, config);
-            agent.space = space;
+            agent.space.clone_from(&node.space);
             cluster.agents.push(agent);
         }
         Ok(cluster)
@@ -248,6 +254,7 @@ impl Cluster {
         let host = &options.host;
         self.run(["cert", "init", "--dir", &folder, "--cluster", "loopback", "--address", host])?;
         self.run(["cert", "issue", "operator", "operator", "--dir", &folder])?;
+        self.run(["cert", "issue", "admin", "operator", "--dir", &folder])?;
         for node in &options.nodes {
             self.run(["cert", "issue", "agent", &node.name, "--dir", &folder])?;
         }
@@ -440,6 +447,10 @@ impl Drop for Cluster {
         }
         for server in process::fork_servers_below(&self.folder) {
             process::signal(server.pid, Signal::SIGKILL);
+        }
+        // Rules of agents that were killed outlive them, as their tasks would have.
+        if is_root() {
+            self.agents.iter().for_each(Daemon::clear);
         }
         self.environment.clean();
         if self.keep || std::thread::panicking() {

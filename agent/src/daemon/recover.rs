@@ -73,6 +73,7 @@ impl Agent {
             live: BTreeMap::new(),
             gpus,
             line: super::sockets::Line::default(),
+            tickets: super::tickets::Watch::default(),
             logs,
             rotating: false,
             gateway,

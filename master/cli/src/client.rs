@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::JobOptions;
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
+use model::options::AssignmentKind;
 use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
@@ -195,6 +197,12 @@ impl Master {
         self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
     }
 
+    /// Where the certificates to show it lie.
+    #[must_use]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.target.folder
+    }
+
     /// The serial number of the certificate that this command shows, where it can be read.
     #[must_use]
     pub(crate) fn serial(&self) -> Option<String> {
@@ -267,7 +275,7 @@ impl Master {
             return Ok(());
         }
         let (software, spoken) = (self.software.as_deref().unwrap_or("it"), self.protocol);
-        let name = model::access::Deed::of(call).row().name;
+        let name = called(call);
         Err(Failure::new(
             Exit::Unavailable,
             format!("{name} needs a master of protocol {needed}; {software} speaks {spoken}"),
@@ -338,6 +346,20 @@ impl Master {
     }
 }
 
+/// The request by its name, and what in it is new.
+fn called(call: &Call) -> String {
+    let name = model::access::Deed::of(call).row().name;
+    let Call::Change(Change::SubmitWith { options, .. }) = call else { return name.to_owned() };
+    let JobOptions { assignment, data, checkpoint_shared } = options;
+    let new = [
+        (*assignment != AssignmentKind::default()).then_some("assignment"),
+        data.as_ref().map(|_| "data"),
+        checkpoint_shared.then_some("checkpoint_shared"),
+    ];
+    let new: Vec<&str> = new.into_iter().flatten().collect();
+    format!("{name} with {}", new.join(", "))
+}
+
 /// The first protocol with this request.
 const fn first_protocol(call: &Call) -> u16 {
     match call {
@@ -346,7 +368,8 @@ const fn first_protocol(call: &Call) -> u16 {
             Change::NodeCordon { .. }
             | Change::NodeDrain { .. }
             | Change::NodeUndrain { .. }
-            | Change::Gpu { .. },
+            | Change::Gpu { .. }
+            | Change::SubmitWatched { .. },
         )
         | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
             model::nodes::PROTOCOL_OF_NODES

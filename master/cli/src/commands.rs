@@ -113,7 +113,9 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Experiment(args) => offline::experiment(context, &args),
         Command::Config(ConfigCommand::Check(args)) => admin::config_check(context, &args),
         Command::Snapshot(SnapshotCommand::Save(args)) => admin::save(context, &args.file).await,
-        Command::Snapshot(SnapshotCommand::Verify { file }) => admin::verify(context, &file).await,
+        Command::Snapshot(SnapshotCommand::Verify { file, store_key }) => {
+            admin::verify(context, &file, store_key.as_deref()).await
+        }
         Command::Snapshot(SnapshotCommand::Restore(args)) => admin::restore(context, &args).await,
         Command::Cert(CertCommand::Init(args)) => cert::cert_init(context, &args),
         Command::Cert(CertCommand::Issue(args)) => cert::cert_issue(context, &args),

@@ -94,6 +94,7 @@ impl Control {
                 }
                 Record::RatesV1(_)
                 | Record::OptionsV1(_)
+                | Record::DivergingV1(_)
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
                 | Record::SlowNodeV1(_)
@@ -139,6 +140,11 @@ impl Control {
             Record::OptionsV1(record) => {
                 if let Some(job) = self.jobs.get_mut(&record.job) {
                     job.options = record.options;
+                }
+            }
+            Record::DivergingV1(record) => {
+                if let Some(job) = self.jobs.get_mut(&record.job) {
+                    job.diverging = record.diverging;
                 }
             }
             Record::BlocksV1(BlocksRecord { job, sizes, assigned }) => {

@@ -91,7 +91,7 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         disconnect_stop_ms: 45_000,
         log_bytes_max: 1 << 20,
         spool_bytes_max: 1 << 30,
-        hadoop_conf_dir: None,
+        hdfs: storage::HdfsSettings::default(),
         tls: model::config::TlsConfig::default(),
         capacity: Override::default(),
         groups: GroupSettings { root: None, cpu_limit: true, pids_max: 4096 },

@@ -17,7 +17,8 @@ async fn both_sides_know_who_the_other_is() {
         let seen = master.connection.identity();
         assert_eq!((seen.role, seen.name.as_str()), (role, name));
         assert_eq!(peer.connection.identity().to_string(), "master m1");
-        assert_eq!((master.protocol, peer.protocol), (3, 3));
+        let newest = *net::PROTOCOL.end();
+        assert_eq!((master.protocol, peer.protocol), (newest, newest));
         assert_eq!((master.cluster.as_str(), peer.cluster.as_str()), ("test", "test"));
         assert_eq!(master.software, "optimus-agent 0.1.0");
         assert_eq!(peer.software, "optimus-master 0.1.0");
@@ -117,7 +118,7 @@ async fn versions_out_of_range_are_refused_in_words_on_both_sides() {
     let mut later = options();
     later.versions = 4..=5;
     for (server, offered, said) in [
-        (world.server(), 7..=9, "speaks protocol 1 to 3, you speak 7 to 9: upgrade the master"),
+        (world.server(), 7..=9, "speaks protocol 1 to 4, you speak 7 to 9: upgrade the master"),
         (world.server_with(later), 1..=2, "4 to 5, you speak 1 to 2: upgrade the agent"),
     ] {
         let mut how = agent_options();

@@ -100,6 +100,9 @@ pub(crate) enum SnapshotCommand {
     Verify {
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// The key that the copied store was sealed with
+        #[arg(long, value_name = "FILE")]
+        store_key: Option<PathBuf>,
     },
     /// Fill an empty state folder from a copy; the master must not run on it
     Restore(SnapshotRestoreArgs),
@@ -121,6 +124,9 @@ pub(crate) struct SnapshotRestoreArgs {
     /// The state folder to fill
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
+    /// The key that the copied store was sealed with
+    #[arg(long, value_name = "FILE")]
+    pub store_key: Option<PathBuf>,
     /// Say what would be done
     #[arg(long)]
     pub dry_run: bool,

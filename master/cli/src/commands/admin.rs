@@ -169,6 +169,16 @@ fn last_words(log: &str) -> String {
     words.unwrap_or(line).trim().to_owned()
 }
 
+/// A line of settings that names a file, or none.
+fn path_setting(key: &str, path: Option<&Path>) -> Result<String, Failure> {
+    let Some(path) = path else { return Ok(String::new()) };
+    let whole = std::path::absolute(path).map_err(|error| cannot_write(path, &error))?;
+    let whole = whole.to_str().ok_or_else(|| {
+        Failure::invalid(format!("{key}: the file's name is not UTF-8"), "give it a plain name")
+    })?;
+    Ok(toml::Table::from_iter([(key.to_owned(), whole.into())]).to_string())
+}
+
 #[derive(serde::Serialize)]
 struct SnapshotJson {
     schema: &'static str,
@@ -176,10 +186,15 @@ struct SnapshotJson {
     note: String,
 }
 
-pub(super) async fn verify(context: &mut Context<'_>, file: &Path) -> Result<(), Failure> {
+pub(super) async fn verify(
+    context: &mut Context<'_>,
+    file: &Path,
+    store_key: Option<&Path>,
+) -> Result<(), Failure> {
+    let settings = path_setting("store_key", store_key)?;
     let shown = file.display().to_string();
     let arguments = ["--verify".as_ref(), file.as_os_str()];
-    let note = run_master(context, "verify the snapshot", "", arguments).await?;
+    let note = run_master(context, "verify the snapshot", &settings, arguments).await?;
     let sentence = format!("{shown}: {note}");
     let json = SnapshotJson { schema: "optimus.snapshot_check/1", file: shown.clone(), note };
     context.done(&json, &shown, &sentence)
@@ -190,14 +205,15 @@ pub(super) async fn restore(
     args: &SnapshotRestoreArgs,
 ) -> Result<(), Failure> {
     if args.dry_run {
-        return verify(context, &args.file).await;
+        return verify(context, &args.file, args.store_key.as_deref()).await;
     }
     let folder = std::path::absolute(&args.state_dir)
         .map_err(|error| cannot_write(&args.state_dir, &error))?;
     let folder = folder.to_str().ok_or_else(|| {
         Failure::invalid("the state folder's name is not UTF-8", "give a folder with a plain name")
     })?;
-    let settings = toml::Table::from_iter([("state_dir".to_owned(), folder.into())]).to_string();
+    let settings = toml::Table::from_iter([("state_dir".to_owned(), folder.into())]).to_string()
+        + &path_setting("store_key", args.store_key.as_deref())?;
     let arguments = ["--restore".as_ref(), args.file.as_os_str()];
     let note = run_master(context, "restore the snapshot", &settings, arguments).await?;
     let shown = args.file.display().to_string();

@@ -48,13 +48,23 @@ pub(crate) fn pki() -> PathBuf {
 
 impl Fake {
     pub(crate) fn start(answer: impl Fn(&Request) -> Does + Send + Sync + 'static) -> Self {
+        Self::start_at(net::PROTOCOL, answer)
+    }
+
+    /// A master that speaks these protocols.
+    pub(crate) fn start_at(
+        versions: std::ops::RangeInclusive<u16>,
+        answer: impl Fn(&Request) -> Does + Send + Sync + 'static,
+    ) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
         let files = TlsFiles::in_folder(&pki(), Role::Master, "master");
         let credentials = Credentials::load(&files, Role::Master, now()).unwrap();
         let keys = ResetKeys::random().unwrap();
-        let options = ServerOptions::new("test", "fake 0.0.0");
+        let mut options = ServerOptions::new("test", "fake 0.0.0");
+        options.roles.retain(|role| *role != Role::Admin || versions.contains(&4));
+        options.versions = versions;
         let any = "127.0.0.1:0".parse().unwrap();
         let entered = runtime.enter();
         let server = net::server(any, &credentials, &keys, options).unwrap();

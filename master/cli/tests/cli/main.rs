@@ -17,5 +17,6 @@ mod offline_simulate;
 mod offline_speed;
 mod offline_world;
 mod offline_wrong;
+mod skew;
 mod streams;
 mod views;

@@ -418,17 +418,19 @@ fn change(change: &Change, dry_run: bool) -> Reply {
         Answer::Accepted { job: Some(*job), node: None, note: note.to_owned() }
     };
     Ok(match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } if dry_run => {
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
+            if dry_run =>
+        {
             let note = "dry run: nothing was changed; the job is valid".to_owned();
             Answer::Accepted { job: None, node: None, note }
         }
-        Change::Submit { request_id, .. } | Change::SubmitWith { request_id, .. } => {
-            Answer::Submitted {
-                job: JobId(1),
-                created: request_id.as_deref() != Some("again"),
-                submitted_s_ago: 185.0,
-            }
-        }
+        Change::Submit { request_id, .. }
+        | Change::SubmitWith { request_id, .. }
+        | Change::SubmitWatched { request_id, .. } => Answer::Submitted {
+            job: JobId(1),
+            created: request_id.as_deref() != Some("again"),
+            submitted_s_ago: 185.0,
+        },
         Change::Cancel { job, .. }
         | Change::Pause { job }
         | Change::Resume { job }

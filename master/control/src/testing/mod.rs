@@ -7,6 +7,7 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod diverged;
 mod down_cap;
 mod drain;
 mod faults;

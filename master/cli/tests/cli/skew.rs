@@ -1,0 +1,34 @@
+//! Masters of the versions before: what they know works, what they do not is refused by name.
+
+use model::client::{Answer, Call, Read};
+
+use crate::fake::{Does, Fake};
+
+fn answers() -> impl Fn(&model::client::Request) -> Does + Send + Sync + 'static {
+    |request| {
+        let answer = match &request.call {
+            Call::Read(Read::Jobs) => Answer::Jobs(vec![]),
+            Call::Read(Read::Nodes) => Answer::Nodes(vec![]),
+            other => panic!("an older master is asked {other:?}"),
+        };
+        Does::Replies(vec![Ok(answer)])
+    }
+}
+
+#[test]
+fn an_older_master_is_not_asked_what_it_cannot_read() {
+    for newest in 1..=3 {
+        // It knows no admins: the operator's certificate beside is shown instead.
+        let fake = Fake::start_at(1..=newest, answers());
+        for words in ["ps -o json", "nodes -o json"] {
+            let ran = fake.run(words);
+            assert_eq!(ran.code, Some(0), "{words}: {}", ran.err);
+        }
+        let ran = fake.run("audit");
+        assert_eq!(ran.code, Some(6), "{}", ran.err);
+        for word in ["audit needs a master of protocol 4", "fake 0.0.0", &newest.to_string()] {
+            assert!(ran.err.contains(word), "no {word:?} in {}", ran.err);
+        }
+        assert!(ran.err.contains("upgrade the master"), "{}", ran.err);
+    }
+}
