@@ -22,7 +22,7 @@ fn cluster(
     before: impl Fn(&mut [Nvml]) -> Result<()>,
 ) -> Result<(Cluster, Vec<Nvml>)> {
     let mut options = ClusterOptions::quick(&vec![2.0; nodes]);
-    options.master_toml.push_str("[gpus]\nquiet = \"3s\"\n");
+    options.master_toml.push_str("[gpus]\nquiet = \"3s\"\nout_share = 1.0\n");
     let mut cluster = Cluster::prepare(&options)?;
     let mut nvml = Vec::new();
     for agent in 0..nodes {
