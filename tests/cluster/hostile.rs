@@ -114,7 +114,8 @@ async fn garbage(master: SocketAddr, config: quinn::ClientConfig, number: usize)
     let after_hello = number.is_multiple_of(2);
     if after_hello {
         send.write_all(HELLO).await?;
-        let welcome = receive.read(&mut [0; 512]);
+        let mut answer = [0; 512];
+        let welcome = receive.read(&mut answer);
         let _refused = tokio::time::timeout(Duration::from_secs(5), welcome).await;
         match tokio::time::timeout(Duration::from_secs(5), connection.open_bi()).await {
             Ok(Ok(streams)) => (send, receive) = streams,
