@@ -75,7 +75,15 @@ pub(crate) fn probe(
         ProbeAct::Make => make_folder(&path, user).map(|()| true),
         ProbeAct::Look => Ok(fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir())),
         ProbeAct::Remove if user.switch => {
-            run_as(user, &["/bin/rmdir", "--"], &path).map(|()| false)
+            let removed = run_as(user, &["/bin/rmdir", "--"], &path);
+            // Where root made it, only root may take it away: nobody can have put another folder
+            // on the way there.
+            let made_by_root = || path.parent().is_some_and(is_roots_alone);
+            match removed {
+                Err(_) if made_by_root() => fs::remove_dir(&path).map_err(|e| e.to_string())?,
+                removed => removed?,
+            }
+            Ok(false)
         }
         ProbeAct::Remove => fs::remove_dir(&path).map(|()| false).map_err(|e| e.to_string()),
     }
@@ -190,6 +198,14 @@ mod tests {
         assert_eq!(ask(&there, ProbeAct::Look), Ok(false));
         assert_eq!(ask(&here, ProbeAct::Remove), Ok(false));
         assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
+        // Where only root may write, root makes it for the tasks' user, and takes it away.
+        let rootly = tempfile::Builder::new().prefix("optimus-probe-").tempdir_in("/var").ok();
+        let rootly = rootly.filter(|_| geteuid().is_root());
+        if let Some(folder) = &rootly {
+            assert_eq!(ask(folder.path(), ProbeAct::Make), Ok(true));
+            assert_eq!(ask(folder.path(), ProbeAct::Remove), Ok(false));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
         for name in ["j1", ".optimus-probe-/../../j1", ".optimus-probe-\0"] {
             let url = format!("file://{}", here.display());
             probe(&url, name, ProbeAct::Remove, &user()).unwrap_err();

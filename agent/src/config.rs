@@ -38,9 +38,8 @@ pub(crate) struct Settings {
     pub(crate) log_bytes_max: u64,
     /// Parts of checkpoints kept on this node, together.
     pub(crate) spool_bytes_max: u64,
-    /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the client follows `HADOOP_CONF_DIR`
-    /// where none.
-    pub(crate) hadoop_conf_dir: Option<PathBuf>,
+    /// How HDFS is reached.
+    pub(crate) hdfs: HdfsSettings,
     pub(crate) tls: TlsConfig,
     pub(crate) capacity: Override,
     pub(crate) groups: GroupSettings,
@@ -137,7 +136,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Settings> {
         disconnect_stop_ms: config.disconnect_stop.0,
         log_bytes_max: parse_bytes(&config.log_bytes_max).context("log_bytes_max")?.max(4096),
         spool_bytes_max: parse_bytes(&config.spool_bytes_max).context("spool_bytes_max")?,
-        hadoop_conf_dir: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?.conf_dir,
+        hdfs: HdfsSettings::by(config.hadoop_conf_dir.map(PathBuf::from))?
+            .as_principal(config.kerberos_principal, config.kerberos_keytab.map(PathBuf::from))?,
         tls: TlsConfig { enrolment: config.tls.enrolment.or_else(handed_over), ..config.tls },
         capacity,
     })

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use model::JobId;
 use model::options::{DataFormat, DataSpec};
-use storage::Error;
 use storage::dataset::{INDEX_BYTES_MAX, Index, JOB_INDEX};
+use storage::{Error, HdfsSettings};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::sync::mpsc;
@@ -50,8 +50,8 @@ pub(crate) struct Wanted {
     pub(crate) scans: bool,
     pub(crate) user: TaskUser,
     pub(crate) gateway: Arc<Gateway>,
-    /// Folder of Hadoop's configuration, for the process that scans.
-    pub(crate) hadoop_conf_dir: Option<PathBuf>,
+    /// How the process that scans reaches HDFS.
+    pub(crate) hdfs: HdfsSettings,
     /// Told whenever there is another reason why the index cannot be had yet.
     pub(crate) waits: Waits,
 }
@@ -203,8 +203,14 @@ async fn scan(wanted: &Wanted) -> Result<Vec<u8>, String> {
         if user.switch {
             command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
         }
-    } else if let Some(folder) = &wanted.hadoop_conf_dir {
-        command.env("HADOOP_CONF_DIR", folder);
+    } else {
+        let HdfsSettings { conf_dir, keytab, .. } = &wanted.hdfs;
+        let told = [("HADOOP_CONF_DIR", conf_dir), ("KRB5_CLIENT_KTNAME", keytab)];
+        for (name, value) in told {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let cannot = |error| cannot_run(&program, user, error);

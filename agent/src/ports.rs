@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
     sockopt::ReuseAddr,
@@ -47,9 +48,16 @@ impl Ports {
             if held(port) || self.reserved.contains_key(&port) {
                 continue;
             }
-            if let Ok(socket) = reserve(SocketAddr::new(self.address, port)) {
-                self.reserved.insert(port, socket);
-                return Ok(port);
+            match reserve(SocketAddr::new(self.address, port)) {
+                Ok(socket) => {
+                    self.reserved.insert(port, socket);
+                    return Ok(port);
+                }
+                Err(Errno::EADDRINUSE) => {}
+                Err(error) => {
+                    let address = self.address;
+                    return Err(format!("cannot start: task_address {address}: {error}"));
+                }
             }
         }
         Err(format!(
@@ -112,6 +120,8 @@ mod tests {
         let task = TcpListener::bind((own, 15_001)).unwrap();
         TcpStream::connect((own, 15_001)).unwrap();
         assert!(task.accept().is_ok());
+        let abroad = Ports::new("192.0.2.77".parse().unwrap(), range, 0).take(|_| false);
+        assert!(abroad.unwrap_err().contains("task_address 192.0.2.77"));
         // At another address the same number is another port.
         assert_eq!(Ports::new(address(203), range, 1).take(|_| false), Ok(15_001));
         drop(listening);

@@ -190,7 +190,8 @@ impl Census {
     }
 
     /// Counts processes as a task's, whatever their environment says: those of its control group.
-    pub(crate) fn claim(&mut self, mark: &Mark, pids: &[i32]) {
+    pub(crate) fn claim(&mut self, mark: &Mark, pids: Vec<i32>) {
+        let pids: BTreeSet<i32> = pids.into_iter().collect();
         for seen in self.seen.iter_mut().filter(|seen| pids.contains(&seen.process.pid)) {
             seen.mark = Some(mark.clone());
         }

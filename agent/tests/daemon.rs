@@ -140,8 +140,8 @@ fn generation(order: Order) -> DesiredGeneration {
         epochs_max: 1,
         shape: Shape::new(1, 1),
         tasks: Shape::new(1, 1).tasks().into_iter().collect(),
-        worker: Resources::new(1000, 1, 0),
-        server: Resources::new(1000, 1, 0),
+        worker: Resources::new(1000, 64 << 20, 0),
+        server: Resources::new(1000, 64 << 20, 0),
         root_host: root_host().to_string(),
         root_port: 21_000,
         resume: None,
@@ -293,6 +293,43 @@ async fn stop_tasks_ends_all_where_no_agent_runs() {
     let done = world.command(&["stop-tasks"]).output().await.unwrap();
     assert!(done.status.success(), "{done:?}");
     assert!(!tasks.values().any(|pid| lives(*pid)));
+}
+
+#[tokio::test]
+async fn what_the_node_enforces_is_told_and_holds() {
+    let mut world = world("binary-6");
+    let agent = world.start();
+    let (mut session, _) = world.connected().await;
+    let search = async {
+        loop {
+            match session.reader.receive().await.unwrap() {
+                Some(FromAgent::Node(notes)) => return notes,
+                Some(_) => {}
+                None => panic!("the agent has left"),
+            }
+        }
+    };
+    let notes = tokio::time::timeout(LIMIT, search).await.unwrap();
+    let isolation = notes.isolation;
+    assert!(isolation.groups || !isolation.missing.is_empty(), "{isolation:?}");
+    session.writer.send(&desired(10, vec![generation(Order::Start)])).await.unwrap();
+    let tasks = pids(&until(&mut session, |beat| pids(beat).len() == 3).await);
+    let group = |pid: u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("0::").map(str::to_owned))
+    };
+    if isolation.groups {
+        let own = group(u32::try_from(agent.as_raw()).unwrap());
+        for (task, pid) in tasks {
+            let found = group(pid);
+            assert_ne!(found, own);
+            assert!(found.unwrap().ends_with(&format!("/tasks/j1-g1/{task}")));
+        }
+    }
+    session.writer.send(&desired(11, Vec::new())).await.unwrap();
+    until(&mut session, |beat| beat.tasks.is_empty()).await;
+    kill(agent, Signal::SIGTERM).unwrap();
+    assert!(world.ended().await.success());
 }
 
 #[tokio::test]

@@ -62,5 +62,5 @@ fn a_launcher_that_no_agent_started_starts_nothing() {
     let output = command.args(["run-task", "--", "echo", "here"]).output().unwrap();
     assert!(!output.status.success());
     let words = String::from_utf8(output.stdout).unwrap();
-    assert!(words.starts_with('!') && !words.contains("here"), "{words}");
+    assert!(words.starts_with("\n!") && !words.contains("here"), "{words}");
 }

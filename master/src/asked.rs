@@ -36,7 +36,8 @@ fn bounds(bounds: Bounds) -> String {
 fn change(change: &Change) -> String {
     match change {
         Change::Submit { spec, request_id } => submission(spec, request_id.as_deref(), None),
-        Change::SubmitWith { spec, request_id, options } => {
+        Change::SubmitWith { spec, request_id, options }
+        | Change::SubmitWatched { spec, request_id, options, .. } => {
             submission(spec, request_id.as_deref(), Some(options))
         }
         Change::Cancel { job, now } => format!("cancel {job}{}", if *now { " --now" } else { "" }),

@@ -160,10 +160,15 @@ async fn install(
         let words = format!("the certificate has {} bytes", pem.len());
         return Err(refusal(ErrorKind::Invalid, words, "send one certificate"));
     }
-    let Some(agent) = agent else {
+    let (Some(agent), Holder::Agent(id)) = (agent, holder) else {
         let shown = blocking(door, move |own| own.install(&pem)).await?;
         return Ok(format!("the master shows serial {} from now on", shown.serial));
     };
+    door.certificates.check(&pem, id).map_err(|words| {
+        let hint = "sign it with the CA of this cluster; while the CA is changed, put both into \
+                    the master's ca.pem first";
+        refusal(ErrorKind::Invalid, words, hint)
+    })?;
     let node = name(holder);
     match question(&node, &agent, &AgentQuery::CertificateInstall { pem }).await? {
         AgentAnswer::Installed => Ok(format!("{node} shows it from its next connection on")),

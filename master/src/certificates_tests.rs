@@ -99,7 +99,17 @@ async fn an_agent_s_certificate_is_renewed_over_its_own_connection() {
     let wallet = Wallet::new(world.folder.path().join("agent/pki"), Role::Agent);
     let ask_it = call(&operator, CertificateCall::Ask { holder: holder() });
     let (request, ()) = tokio::join!(ask_it, answer_one(&agent, &wallet, &world));
-    let signed = sign(&world, &request_of(request), Role::Agent, "n1");
+    let request = request_of(request);
+    let signed = sign(&world, &request, Role::Agent, "n1");
+    // The master would refuse these at the next connection: the agent never gets them.
+    let (foreign, now) = (tempfile::tempdir().unwrap(), world.clock.wall());
+    let foreign = pki::init_cluster(foreign.path(), "test", 9, now).unwrap();
+    let wanted = Request { role: Role::Agent, name: "n1", addresses: &[], days: 1 };
+    let foreign = foreign.sign(&request, &wanted, LASTS, now).unwrap();
+    for pem in [&*foreign.pem, "x"] {
+        let refused = install(&operator, holder(), pem).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Invalid, "{refused:?}");
+    }
     let (done, ()) = tokio::join!(
         install(&operator, holder(), &signed.pem),
         answer_one(&agent, &wallet, &world)

@@ -168,6 +168,63 @@ mod tests {
         assert_eq!(decode(&key, &RATES_V1, None).unwrap(), record);
     }
 
+    /// Bytes as the first version with closed nodes wrote them.
+    const NODE_OPS_V1: [u8; 23] = [
+        1, 13, 2, b'n', b'1', 2, 3, b'a', b'd', b'a', 251, 44, 1, 4, b'd', b'i', b's', b'k', 1,
+        251, 45, 1, 5,
+    ];
+
+    #[test]
+    fn closed_nodes_are_records_of_their_own() {
+        let record = Record::NodeOpsV1(control::record::NodeOpsRecord {
+            node: "n1".parse().unwrap(),
+            state: model::reason::Schedulability::Draining,
+            by: "ada".to_owned(),
+            since: model::UnixMs(300),
+            reason: "disk".to_owned(),
+            deadline: Some(model::UnixMs(301)),
+            tasks_before: 5,
+        });
+        let key = record.key().bytes();
+        assert_eq!(key, [13, b'n', b'1']);
+        let bytes = NODE_OPS_V1.to_vec();
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
+        assert_eq!(ops, [Op { key: key.clone(), value: Some(bytes.clone()) }]);
+        assert_eq!(decode(&key, &bytes, None).unwrap(), record);
+    }
+
+    /// What of a GPU's record comes after its number, as the first version with GPUs wrote it.
+    const GPU_V1: [u8; 61] = [
+        2, 110, 49, 5, 71, 80, 85, 45, 49, 3, 1, 253, 0, 104, 229, 207, 139, 1, 0, 0, 6, 88, 105,
+        100, 32, 55, 57, 0, 1, 2, 79, 1, 253, 0, 104, 229, 207, 139, 1, 0, 0, 6, 88, 105, 100, 32,
+        55, 57, 4, 2, 1, 253, 0, 104, 229, 207, 139, 1, 0, 0, 0,
+    ];
+
+    #[test]
+    fn the_health_of_a_gpu_is_a_record_of_its_own() {
+        use control::record::{GpuCause, GpuRecord};
+        let at = model::UnixMs(1_700_000_000_000);
+        let record = Record::GpuV1(Box::new(GpuRecord {
+            node: "n1".parse().unwrap(),
+            uuid: "GPU-1".to_owned(),
+            health: model::nodes::GpuHealth::Bad,
+            since: Some(at),
+            reason: "Xid 79".to_owned(),
+            by: None,
+            cause: Some(GpuCause::Xid(79)),
+            history: vec![(at, "Xid 79".to_owned())],
+            xid_seen: (model::Incarnation(4), 2),
+            suspicions: vec![at],
+            kept: None,
+        }));
+        let key = record.key().bytes();
+        assert_eq!(key, b"\x0en1 GPU-1");
+        let ops = encode(&[Write::Put(record.clone())], None).unwrap();
+        let value = ops[0].value.clone().unwrap();
+        assert_eq!(value[2..], GPU_V1);
+        assert_eq!(decode(&key, &value, None).unwrap(), record);
+    }
+
     #[test]
     fn what_does_not_belong_is_refused_in_words() {
         let mut longer = META_V1.to_vec();

@@ -78,6 +78,8 @@ fn known() -> Table {
     let config = MasterConfig {
         state_dir: text.clone(),
         hadoop_conf_dir: text.clone(),
+        kerberos_principal: text.clone(),
+        kerberos_keytab: text.clone(),
         store_key: text.clone(),
         tls: TlsConfig {
             ca: text.clone(),

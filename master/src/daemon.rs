@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use control::Control;
 use control::command::Command;
+use control::doctor::{finding, sorted};
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
 use model::NodeId;
 use model::access::Asker;
 use model::agent::AgentQuery;
 use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
-use model::nodes::Finding;
+use model::nodes::{Finding, Severity};
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -268,7 +269,10 @@ impl Daemon {
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
         let ChangeRequest { asker: Asker { user, rank }, dry_run, reason, change, reply } = request;
-        let submits = matches!(change, Change::Submit { .. } | Change::SubmitWith { .. });
+        let submits = matches!(
+            change,
+            Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
+        );
         if submits && !dry_run && self.hands.keeper.health().is_low() {
             tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
             let words = "the master takes no new job: the disk of its state folder is nearly full";
@@ -327,8 +331,12 @@ impl Daemon {
             status.reports_refused.extend(self.hands.counters.named());
         }
         if let Ok(Answer::Doctor(findings)) = &mut reply {
+            let remedy = "look at the disk of the master's state_dir";
+            let alerts = self.hands.keeper.health().alerts().into_iter();
+            findings.extend(alerts.map(|words| finding(Severity::Fault, "store", words, remedy)));
             findings.extend(self.hands.certificates.findings());
             findings.extend(self.agent_certificates());
+            *findings = sorted(std::mem::take(findings));
         }
         reply
     }
@@ -462,7 +470,9 @@ fn log_events(writes: &[Write]) {
 
 fn change_name(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
+            "submit"
+        }
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

@@ -154,6 +154,8 @@ pub(crate) struct Door {
     pub(crate) audit: Audit,
     pub(crate) shares: Arc<Shares>,
     pub(crate) certificates: Arc<Certificates>,
+    /// How HDFS is reached.
+    pub(crate) hdfs: storage::HdfsSettings,
 }
 
 /// Requests answered at a time, of all operators together.

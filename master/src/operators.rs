@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::asked;
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
 use crate::rate::Rate;
-use crate::{certificates, shared};
+use crate::{certificates, remote, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -179,7 +179,11 @@ async fn change_reply(
     (dry_run, reason): (bool, Option<String>),
     change: Change,
 ) -> Reply {
-    if let Some(refusal) = shared::unshared(door, &change, dry_run).await {
+    let refused = match remote::unreached(door, &change).await {
+        None => shared::unshared(door, &change, dry_run).await,
+        refused => refused,
+    };
+    if let Some(refusal) = refused {
         return Err(refusal);
     }
     let (reply, answer) = oneshot::channel();

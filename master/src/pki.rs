@@ -15,7 +15,7 @@ use tokio::signal::unix::Signal;
 
 use crate::clock::Clock;
 use crate::config::{self, Environment, Places};
-use crate::present::Present;
+use crate::present::{Present, Revoked};
 
 /// Between two looks at the files. A renewed certificate is in use this long after at most.
 const LOOK: Duration = Duration::from_secs(30);
@@ -225,6 +225,13 @@ impl Certificates {
         }
     }
 
+    /// Checks an agent's certificate before the agent is given it: one that this master would
+    /// refuse must not take the place of one that works.
+    pub(crate) fn check(&self, pem: &str, node: &NodeId) -> Result<(), String> {
+        let identity = Identity::new(Role::Agent, node.as_str()).map_err(|e| e.to_string())?;
+        net::check_issued(pem, &self.ca(), &identity, self.clock.wall()).map_err(|e| e.to_string())
+    }
+
     /// Takes the certificate for the newest request into use; connections stay.
     pub(crate) fn install(&self, pem: &str) -> Result<Shown, String> {
         let identity = self.identity().map_err(|error| error.to_string())?;
@@ -240,17 +247,22 @@ impl Certificates {
         }
         self.note(credentials);
         let (serial, file) = (credentials.serial(), credentials.files().certificate.display());
-        tracing::info!(serial, %file, "shows the renewed certificate from now on");
+        tracing::info!(serial, %file, "shows this certificate from now on");
         Ok(())
     }
 
-    /// Takes a newer list of revoked certificates: keeps it, then refuses and sends away.
+    /// Takes a newer list of revoked certificates: refuses them, sends them away, and keeps it.
     pub(crate) fn revoke(&self, newer: &Revocations) -> Result<usize, String> {
-        let closed = self.present.revoke(newer)?;
+        let Revoked { closed, unkept } = self.present.revoke(newer)?;
         if let Some(server) = self.server.get() {
             server.set_revocations(self.present.revocations());
         }
-        Ok(closed)
+        match unkept {
+            None => Ok(closed),
+            Some(words) => {
+                Err(format!("the list is in use, but only until the next start: {words}"))
+            }
+        }
     }
 
     /// Watches the files for as long as it runs: renews those of a local cluster, shows renewed
@@ -284,30 +296,32 @@ impl Certificates {
             alert("renew", words, "look at their folder");
         }
         let stamps = self.stamps();
-        if asked || stamps != *seen {
-            match self.reload() {
-                Ok(faults) => {
-                    *seen = stamps;
-                    for fault in faults {
-                        alert(&fault, fault.clone(), "the other certificate is in use meanwhile");
-                    }
-                }
-                // Two files are replaced one after the other: the next look finds them whole.
-                Err(error) => {
-                    let words = format!("cannot use the new certificate: {error}");
-                    alert(&error, words, "the former one stays in use meanwhile");
-                    // Until it is right, it is looked at each time.
-                    *seen = Stamps::default();
+        let changed = asked || stamps != *seen;
+        match self.refresh(changed) {
+            Ok(faults) => {
+                for fault in faults {
+                    alert(&fault, fault.clone(), "the other certificate is in use meanwhile");
                 }
             }
-            if let Err(error) = self.reload_list() {
-                alert("list", error, "the former list stays in use meanwhile");
+            // Two files are replaced one after the other: the next look finds them whole.
+            Err(error) => {
+                let words = format!("cannot use the new certificate: {error}");
+                alert(&error, words, "the former one stays in use meanwhile");
             }
         }
+        if let Err(error) = self.reload_list() {
+            alert("list", error, "the former list stays in use meanwhile");
+        }
+        *seen = stamps;
         alerts.extend(self.endings());
         let mut known = lock(&self.alerts);
         for new in alerts.iter().filter(|new| !known.iter().any(|old| old.key == new.key)) {
-            tracing::error!("{}; {}", new.words, new.remedy);
+            match new.severity {
+                Severity::Note | Severity::Warning => {
+                    tracing::warn!("{}; {}", new.words, new.remedy)
+                }
+                Severity::Fault => tracing::error!("{}; {}", new.words, new.remedy),
+            }
         }
         *known = alerts;
         drop(known);
@@ -316,11 +330,16 @@ impl Certificates {
         }
     }
 
-    /// Shows what the files hold now, where it is another certificate.
-    fn reload(&self) -> Result<Vec<String>, String> {
+    /// Shows what the files hold now, where it is another certificate or they have changed: CAs
+    /// may be others though the certificate is the same.
+    ///
+    /// # Returns
+    /// What is wrong with files that were to be used beside it.
+    fn refresh(&self, changed: bool) -> Result<Vec<String>, String> {
         let Chosen { credentials, faults } = self.choose().map_err(|error| error.to_string())?;
-        // CAs may have changed though the certificate is the same.
-        self.show(&credentials)?;
+        if changed || self.shown().is_none_or(|shown| shown.serial != credentials.serial()) {
+            self.show(&credentials)?;
+        }
         Ok(faults.iter().map(ToString::to_string).collect())
     }
 

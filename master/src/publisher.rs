@@ -12,6 +12,8 @@ use storage::checkpoint::{self, CheckpointError, Manifest};
 use storage::{Error, HdfsSettings};
 use tokio::sync::Semaphore;
 
+use crate::removals::{Removal, Removals};
+
 /// Works at a time. Reading parts back is bound by the disk; more would only queue there.
 const WORKS_MAX: usize = 8;
 
@@ -28,6 +30,7 @@ const REMOVALS_MAX: usize = 4096;
 pub(crate) struct Publisher {
     permits: Arc<Semaphore>,
     removals: Arc<Semaphore>,
+    waiting: Arc<Removals>,
     hdfs: HdfsSettings,
     /// How long a publication may wait for storage: within the checkpoint's deadline.
     patience: Duration,
@@ -35,10 +38,20 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// `deadline_ms` is what a checkpoint has from its order to its manifest.
-    pub(crate) fn new(hdfs: HdfsSettings, deadline_ms: u64) -> Self {
+    pub(crate) fn new(hdfs: HdfsSettings, deadline_ms: u64, removals: Removals) -> Self {
         let permits = Arc::new(Semaphore::new(WORKS_MAX));
+        let waiting = Arc::new(removals);
         let removals = Arc::new(Semaphore::new(REMOVALS_MAX));
-        Self { permits, removals, hdfs, patience: Duration::from_millis(deadline_ms / 2) }
+        let patience = Duration::from_millis(deadline_ms / 2);
+        Self { permits, removals, waiting, hdfs, patience }
+    }
+
+    /// Goes on with removals that waited when the last life ended. Must be called within the
+    /// runtime; never waits for storage.
+    pub(crate) fn resume(&self) {
+        for removal in self.waiting.load() {
+            self.remove_again(removal, true);
+        }
     }
 
     /// Runs `work` once there is a place.
@@ -86,33 +99,48 @@ impl Publisher {
     /// Removes a checkpoint, later where storage is away now. Where that fails only space is
     /// lost, so it is said and left.
     pub(crate) fn remove(&self, job: JobId, manifest_url: Option<String>, directory: String) {
+        self.remove_again(Removal { job, manifest_url, directory }, false);
+    }
+
+    /// `noted`: it is written down that it waits.
+    fn remove_again(&self, removal: Removal, mut noted: bool) {
+        let (job, directory) = (removal.job, removal.directory.clone());
         let Ok(place) = Arc::clone(&self.removals).try_acquire_owned() else {
             tracing::warn!(%job, directory, "leaves a checkpoint: too many wait to be removed");
             return;
         };
         let (permits, hdfs) = (Arc::clone(&self.permits), self.hdfs.clone());
-        let asked = Arc::new((manifest_url, directory));
+        let (asked, waiting) = (Arc::new(removal), Arc::clone(&self.waiting));
         tokio::spawn(async move {
             let mut pause = REMOVE_PAUSE_FIRST;
             for _ in 0..REMOVE_TRIES_MAX {
                 let (work, hdfs) = (Arc::clone(&asked), hdfs.clone());
-                let remove =
-                    move || checkpoint::remove_with(&hdfs, job, work.0.as_deref(), &work.1);
+                let remove = move || {
+                    let manifest_url = work.manifest_url.as_deref();
+                    checkpoint::remove_with(&hdfs, job, manifest_url, &work.directory)
+                };
                 let error = match Self::run(&permits, remove).await {
                     Some(Ok(())) => {
-                        tracing::info!(%job, directory = asked.1, "removed a checkpoint");
+                        tracing::info!(%job, directory, "removed a checkpoint");
                         break;
                     }
                     Some(Err(error)) => error,
-                    None => break,
+                    // The runtime ends: the next life goes on with it.
+                    None => return,
                 };
                 let words = storage::chain(&error);
-                tracing::warn!(%job, directory = asked.1, words, "cannot remove a checkpoint");
+                tracing::warn!(%job, directory, words, "cannot remove a checkpoint");
                 if !is_temporary(&error) {
                     break;
                 }
+                if !std::mem::replace(&mut noted, true) {
+                    waiting.waits(&asked);
+                }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(REMOVE_PAUSE_MAX);
+            }
+            if noted {
+                waiting.done(&asked);
             }
             drop(place);
         });

@@ -84,6 +84,7 @@ impl World {
             audit: crate::audit::Audit::start(path).unwrap(),
             shares: Arc::default(),
             certificates: Arc::clone(&certificates),
+            hdfs: storage::HdfsSettings::default(),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
         let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();

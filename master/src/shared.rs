@@ -12,7 +12,7 @@ use std::time::Duration;
 use model::agent::{AgentAnswer, AgentQuery, ProbeAct};
 use model::client::{Change, ErrorKind, Refusal};
 use model::notes::PROTOCOL_OF_NOTES;
-use model::{BootId, NodeId};
+use model::{BootId, JobOptions, JobSpec, NodeId};
 use net::Connection;
 use tokio::sync::oneshot;
 
@@ -31,22 +31,8 @@ const REMEDY: &str = "use hdfs://, or mount one folder at this path on every hos
 /// Why a submission cannot be taken: its checkpoints would lie on several hosts. A dry run leaves
 /// nothing on the disk of a cluster that is one host.
 pub(crate) async fn unshared(door: &Door, change: &Change, dry_run: bool) -> Option<Refusal> {
-    let (spec, shared) = match change {
-        Change::Submit { spec, .. } => (spec, false),
-        Change::SubmitWith { spec, options, .. } => (spec, options.checkpoint_shared),
-        Change::Cancel { .. }
-        | Change::Pause { .. }
-        | Change::Resume { .. }
-        | Change::Checkpoint { .. }
-        | Change::Resize { .. }
-        | Change::Unpin { .. }
-        | Change::Update { .. }
-        | Change::NodeLost { .. }
-        | Change::NodeCordon { .. }
-        | Change::NodeDrain { .. }
-        | Change::NodeUndrain { .. }
-        | Change::Gpu { .. } => return None,
-    };
+    let (spec, options) = submitted(change)?;
+    let shared = options.is_some_and(|options| options.checkpoint_shared);
     let url = spec.checkpoint.as_str();
     // Anything wrong with the URL itself is told with the job's other faults.
     let folder = url.strip_prefix("file://").filter(|path| path.starts_with('/'))?;
@@ -66,6 +52,28 @@ pub(crate) async fn unshared(door: &Door, change: &Change, dry_run: bool) -> Opt
     }
     let words = probe(url, folder, asked, hosts).await.err()?;
     Some(Refusal::new(ErrorKind::Conflict, format!("checkpoint: {words}"), REMEDY))
+}
+
+/// The job that a change submits, with its options where it has some.
+pub(crate) fn submitted(change: &Change) -> Option<(&JobSpec, Option<&JobOptions>)> {
+    match change {
+        Change::Submit { spec, .. } => Some((spec, None)),
+        Change::SubmitWith { spec, options, .. } | Change::SubmitWatched { spec, options, .. } => {
+            Some((spec, Some(options)))
+        }
+        Change::Cancel { .. }
+        | Change::Pause { .. }
+        | Change::Resume { .. }
+        | Change::Checkpoint { .. }
+        | Change::Resize { .. }
+        | Change::Unpin { .. }
+        | Change::Update { .. }
+        | Change::NodeLost { .. }
+        | Change::NodeCordon { .. }
+        | Change::NodeDrain { .. }
+        | Change::NodeUndrain { .. }
+        | Change::Gpu { .. } => None,
+    }
 }
 
 async fn agents(door: &Door) -> Vec<Peer> {

@@ -26,6 +26,7 @@ use crate::keeper::Keeper;
 use crate::pki::Certificates;
 use crate::planner::Planner;
 use crate::publisher::Publisher;
+use crate::removals::Removals;
 use crate::seal::Seal;
 use crate::sessions;
 use crate::state_dir::StateDir;
@@ -77,6 +78,7 @@ struct Opened {
     disk: Disk,
     repairs: Vec<String>,
     records: Vec<Record>,
+    removals: Removals,
     seal: Option<Arc<Seal>>,
 }
 
@@ -121,7 +123,8 @@ impl Opened {
             seal_rest(&mut vault, &content, seal)?;
         }
         tracing::info!(records = records.len(), sealed = seal.is_some(), "opened the store");
-        Ok(Self { folder: state_dir.to_owned(), vault, disk, repairs, records, seal })
+        let removals = Removals::new(state_dir);
+        Ok(Self { folder: state_dir.to_owned(), vault, disk, repairs, records, seal, removals })
     }
 }
 
@@ -162,7 +165,7 @@ async fn run(
     server: Arc<Server>,
     certificates: Arc<Certificates>,
 ) -> anyhow::Result<()> {
-    let Opened { folder, vault, disk, repairs, records, seal } = opened;
+    let Opened { folder, vault, disk, repairs, records, seal, removals } = opened;
     let (control, commands) = Control::new(Settings::from(config), clock.now(), records)
         .context("cannot start from what the store holds")?;
     let (internal, heard) = mpsc::unbounded_channel();
@@ -176,11 +179,15 @@ async fn run(
     })?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::start(&folder).context("cannot start the audit log")?;
-    let hdfs = HdfsSettings::by(config.hadoop_conf_dir.as_ref().map(std::path::PathBuf::from))?;
+    let path = |text: &Option<String>| text.as_ref().map(std::path::PathBuf::from);
+    let hdfs = HdfsSettings::by(path(&config.hadoop_conf_dir))?
+        .as_principal(config.kerberos_principal.clone(), path(&config.kerberos_keytab))?;
+    let publisher = Publisher::new(hdfs.clone(), config.jobs.checkpoint_timeout.0, removals);
+    publisher.resume();
     let hands = Hands {
         keeper,
         planner,
-        publisher: Publisher::new(hdfs, config.jobs.checkpoint_timeout.0),
+        publisher,
         internal,
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
@@ -203,6 +210,7 @@ async fn run(
         audit,
         shares: Arc::default(),
         certificates: Arc::clone(&certificates),
+        hdfs,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;

@@ -21,6 +21,14 @@ fn pki(cluster: &Cluster) -> PathBuf {
     cluster.folder.join("pki")
 }
 
+/// A cluster of one node, with an admin to work on it.
+fn start(cpus: f64) -> Result<Cluster> {
+    let cluster = Cluster::start(&ClusterOptions::quick(&[cpus]))?;
+    let folder = pki(&cluster).display().to_string();
+    cluster.run(["cert", "issue", "admin", "admin", "--dir", &folder])?;
+    Ok(cluster)
+}
+
 /// The row of `cert status` of a certificate in use.
 fn in_use(cluster: &Cluster, identity: &str) -> Result<Value> {
     let listed = cluster.json(&["cert", "status"])?;
@@ -72,7 +80,7 @@ fn training(cluster: &Cluster) -> Result<String> {
 
 #[test]
 fn certificates_are_renewed_and_taken_back_while_a_job_trains() -> Result<()> {
-    let mut cluster = Cluster::start(&ClusterOptions::quick(&[2.0]))?;
+    let mut cluster = start(2.0)?;
     let job = training(&cluster)?;
     let generation = show(&cluster, &job)?["generation"].clone();
     let before = (serial(&cluster, "master/master")?, serial(&cluster, "agent/n1")?);
@@ -172,7 +180,7 @@ fn agent(cluster: &Cluster, config: &Path) -> Result<Daemon> {
 
 #[test]
 fn of_two_agents_with_one_identity_the_second_is_told_of_the_first() -> Result<()> {
-    let cluster = Cluster::start(&ClusterOptions::quick(&[1.0]))?;
+    let cluster = start(1.0)?;
     let state = cluster.folder.join("n1").display().to_string();
     let other = cluster.folder.join("twin-state").display().to_string();
     let twin = settings(&cluster, "twin", &[(&state, &other), ("127.0.0.11", "127.0.0.99")])?;
@@ -187,7 +195,7 @@ fn of_two_agents_with_one_identity_the_second_is_told_of_the_first() -> Result<(
 
 #[test]
 fn an_agent_enrols_with_a_bundle_and_needs_it_no_more() -> Result<()> {
-    let mut cluster = Cluster::start(&ClusterOptions::quick(&[1.0]))?;
+    let mut cluster = start(1.0)?;
     cluster.agents[0].end(Signal::SIGTERM)?;
     let folder = pki(&cluster).display().to_string();
     let bundle = cluster.folder.join("enrolment");
@@ -195,6 +203,11 @@ fn an_agent_enrols_with_a_bundle_and_needs_it_no_more() -> Result<()> {
     let issue = ["cert", "issue", "agent", "n1", "--dir", &folder, "--bundle", &shown];
     cluster.run([&issue[..], &["--lasts", "1h"]].concat())?;
     let text = fs::read_to_string(cluster.folder.join("n1.toml"))?;
+    // A state folder of its own, without any certificates beside it.
+    let home = cluster.folder.join("home");
+    fs::create_dir(&home)?;
+    let state = |folder: &Path| format!("state_dir = \"{}\"", folder.join("n1").display());
+    let text = text.replace(&state(&cluster.folder), &state(&home));
     let (before, after) = text.split_once("[tls]").context("no [tls]")?;
     let (_, after) = after.split_once("[capacity]").context("no [capacity]")?;
     let config = cluster.folder.join("n1.toml");

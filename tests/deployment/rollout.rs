@@ -15,7 +15,7 @@ pub(crate) const MASTER: &str = "master";
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// CPUs and memory that each node declares: a host sees all of this machine.
-const NODE_CPUS: f64 = 2.0;
+const NODE_CPUS: f64 = 2.25;
 const NODE_MEMORY: &str = "4GiB";
 
 /// Quick rounds and quick judgements, so that the story is short.
@@ -121,16 +121,21 @@ impl Rollout {
     pub(crate) fn prepare(site: &Site) -> Result<Self> {
         let rollout = Self {
             inventory: site.folder.join("inventory"),
-            programs: harness::ansible_programs()?,
+            programs: harness::ansible::ready()?,
             binaries: site.folder.join("release-1"),
             upgraded: site.folder.join("release-2"),
         };
         release(&rollout.binaries, "")?;
         release(&rollout.upgraded, "the next release")?;
         fs::create_dir(&rollout.inventory)?;
-        let hosts = serde_json::to_string_pretty(&inventory(site, &rollout.binaries))?;
-        fs::write(rollout.inventory.join("hosts.yml"), hosts)?;
+        rollout.write_inventory(site)?;
         Ok(rollout)
+    }
+
+    /// Writes the hosts with the addresses that they have now.
+    pub(crate) fn write_inventory(&self, site: &Site) -> Result<()> {
+        let hosts = serde_json::to_string_pretty(&inventory(site, &self.binaries))?;
+        fs::write(self.inventory.join("hosts.yml"), hosts).context("cannot write the inventory")
     }
 
     /// The folder of the CA and of the certificates.

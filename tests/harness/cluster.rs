@@ -75,6 +75,8 @@ pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    /// Variables beside the harness's own.
+    pub environment: Vec<(String, String)>,
     space: Option<String>,
     child: Option<Child>,
 }
@@ -82,7 +84,8 @@ pub struct Daemon {
 impl Daemon {
     fn new(program: &Path, config: PathBuf) -> Self {
         let log = config.with_extension("log");
-        Self { program: program.to_owned(), config, log, space: None, child: None }
+        let environment = Vec::new();
+        Self { program: program.to_owned(), config, log, environment, space: None, child: None }
     }
 
     /// The program by itself, or in its network namespace.
@@ -104,6 +107,7 @@ impl Daemon {
             .command()
             .arg("--config")
             .arg(&self.config)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -148,6 +152,13 @@ impl Daemon {
         }
     }
 
+    /// Lets an agent that does not run take away what it left in the kernel.
+    fn clear(&self) {
+        let mut command = self.command();
+        command.arg("--config").arg(&self.config).arg("stop-tasks");
+        let _done = command.stdin(Stdio::null()).output();
+    }
+
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(&self.log)
@@ -186,12 +197,20 @@ impl Cluster {
     /// Where anything of it fails.
     pub fn start(options: &ClusterOptions) -> Result<Self> {
         let mut cluster = Self::prepare(options)?;
-        cluster.master.start()?;
-        for agent in &mut cluster.agents {
+        cluster.launch(options.nodes.len())?;
+        Ok(cluster)
+    }
+
+    /// Starts the daemons of a prepared cluster, and waits until every node is UP.
+    ///
+    /// # Errors
+    /// Where one does not start.
+    pub fn launch(&mut self, nodes: usize) -> Result<()> {
+        self.master.start()?;
+        for agent in &mut self.agents {
             agent.start()?;
         }
-        cluster.wait_nodes_up(options.nodes.len())?;
-        Ok(cluster)
+        self.wait_nodes_up(nodes)
     }
 
     /// Everything but starting the daemons.
@@ -219,9 +238,8 @@ impl Cluster {
         for (index, node) in options.nodes.iter().enumerate() {
             let config = cluster.folder.join(format!("{}.toml", node.name));
             fs::write(&config, cluster.agent_toml(index, node, options)?)?;
-            let space = node.space.clone();
             let mut agent = Daemon::new(&binaries.agent, config);
-            agent.space = space;
+            agent.space.clone_from(&node.space);
             cluster.agents.push(agent);
         }
         Ok(cluster)
@@ -429,6 +447,10 @@ impl Drop for Cluster {
         }
         for server in process::fork_servers_below(&self.folder) {
             process::signal(server.pid, Signal::SIGKILL);
+        }
+        // Rules of agents that were killed outlive them, as their tasks would have.
+        if is_root() {
+            self.agents.iter().for_each(Daemon::clear);
         }
         self.environment.clean();
         if self.keep || std::thread::panicking() {

@@ -102,7 +102,7 @@ impl Guest {
             .args(["--kill-after=5", &limit_s.to_string(), "qemu-system-x86_64"])
             .args(["-accel", "tcg", "-m", &MEMORY_MIB.to_string()])
             .args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"])
-            .args(["-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all"])
+            .args(["-append", "console=ttyS0 loglevel=0 panic=-1 cgroup_no_v1=all"])
             .args(["-drive", &disk, "-device", "nvme,serial=optimus,drive=disk"])
             .arg("-kernel")
             .arg(&self.kernel)

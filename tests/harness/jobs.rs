@@ -17,6 +17,7 @@ pub struct JobFile {
     pub batch: String,
     pub worker_cpus: f64,
     pub server_cpus: f64,
+    pub worker_gpus: u32,
     pub workers: (u32, u32),
     pub servers: (u32, u32),
     /// `epochs = 5`, or a `[convergence]` table's two values.
@@ -52,6 +53,7 @@ impl JobFile {
             batch: "global = 64".to_owned(),
             worker_cpus: 1.0,
             server_cpus: 0.5,
+            worker_gpus: 0,
             workers: (1, 3),
             servers: (1, 3),
             finish: Finish::Epochs(5),
@@ -102,12 +104,14 @@ impl JobFile {
             self.restarts_max,
             self.batch,
         );
-        for (role, cpus, (min, max)) in
-            [("worker", self.worker_cpus, self.workers), ("server", self.server_cpus, self.servers)]
-        {
+        for (role, cpus, gpus, (min, max)) in [
+            ("worker", self.worker_cpus, self.worker_gpus, self.workers),
+            ("server", self.server_cpus, 0, self.servers),
+        ] {
+            let gpus = if gpus > 0 { format!("gpus = {gpus}\n") } else { String::new() };
             let _infallible = write!(
                 text,
-                "[{role}]\ncpus = {cpus:?}\nmemory = \"256MiB\"\ncount = {{ min = {min}, max = {max} }}\n",
+                "[{role}]\ncpus = {cpus:?}\nmemory = \"256MiB\"\n{gpus}count = {{ min = {min}, max = {max} }}\n",
             );
         }
         text.push_str(&finish_table);

@@ -1,27 +1,19 @@
 //! Sets up what the tests and the quickstart need, and runs real daemons, real training
 //! processes and the real command line. Nothing here links the product's code.
 
+pub mod ansible;
 pub mod binaries;
 pub mod cluster;
 pub mod guest;
 pub mod hdfs;
 pub mod hosts;
 pub mod jobs;
+pub mod nvml;
 pub mod process;
 pub mod setup;
 pub mod wait;
-
-use std::path::PathBuf;
 
 pub use binaries::Binaries;
 pub use cluster::{Cluster, ClusterOptions, NodeOptions};
 pub use hdfs::{Hdfs, HdfsOptions};
 pub use setup::Environment;
-
-/// Folder of ansible's programs.
-///
-/// # Errors
-/// Where they are not there.
-pub fn ansible_programs() -> anyhow::Result<PathBuf> {
-    Ok(PathBuf::from("/work/h/ansible/bin"))
-}

@@ -104,6 +104,12 @@ pub(crate) fn mark(pid: i32, name: &str) -> Option<String> {
     (state(pid)? != 'Z').then_some(value)
 }
 
+/// The words of a process's command, with a NUL after each.
+pub(crate) fn command(pid: i32) -> Option<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(String::from_utf8_lossy(&words).into_owned())
+}
+
 /// When a process started, in ticks since the machine did: with the id, which process it is.
 pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -207,7 +207,7 @@ pub(crate) fn install_packages(packages: &[(&'static str, &str)]) -> Result<()> 
 }
 
 /// A Python that the MXNet wheel supports and that every user can run.
-fn system_python() -> Result<PathBuf> {
+pub(crate) fn system_python() -> Result<PathBuf> {
     let candidates = ["python3", "python3.11", "python3.10", "python3.9", "python3.8"];
     for name in candidates {
         let path = Path::new("/usr/bin").join(name);

@@ -118,6 +118,7 @@ class Generation:
         nodes: int = 1,
         environment: Optional[Dict[str, str]] = None,
         assigned: bool = False,
+        ports: Optional[Dict[str, int]] = None,
         **batch: int,
     ) -> None:
         """``batch``: ``global_batch`` or ``worker_batch``.
@@ -126,6 +127,7 @@ class Generation:
         ``assigned``: blocks lie as :func:`scattered` says, not by MXNet's rule.
         """
         self.reports: List[Report] = []
+        self.ports = dict(ports or {})
         self._servers = servers
         self._assigned = assigned
         self._sizes: Dict[int, int] = {}
@@ -171,6 +173,10 @@ class Generation:
             **common, "OPTIMUS_ROLE": role, "OPTIMUS_INDEX": str(index),
             "OPTIMUS_DIR": node.directory,
         }
+        if role != "scheduler":
+            # As an agent does: in a chosen order, where the test has chosen ports.
+            self.ports.setdefault(name, _free_port())
+            environment["PORT"] = str(self.ports[name])
         with open(os.path.join(self.directory, f"{name}.out"), "wb") as out, \
                 open(os.path.join(self.directory, f"{name}.err"), "wb") as err:
             self.processes[name] = subprocess.Popen(
@@ -302,6 +308,17 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def free_ports(count: int) -> List[int]:
+    """Ports that nobody holds, all different."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 def _refuse(constant: str) -> None:

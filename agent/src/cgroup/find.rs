@@ -95,7 +95,7 @@ pub(crate) fn find(settings: &GroupSettings, node: &NodeId, state_dir: &Path) ->
     let mount = machine.mount().unwrap_or_else(|| base.clone());
     // Two agents of a machine may bear one name, in two clusters: each ends what it does not know.
     let sum = crc32fast::hash(state_dir.as_os_str().as_encoded_bytes());
-    let root = base.join(format!("{node}-{sum:08x}"));
+    let root = base.join(format!("optimus-{node}-{sum:08x}"));
     let mut tree = Tree { base, root, controllers: Vec::new(), settings: settings.clone() };
     let mut isolation = Isolation { groups: true, ..Isolation::default() };
     for name in CONTROLLERS {

@@ -5,9 +5,9 @@
 //! the agent itself uses must not count as a task's.
 //!
 //! ```text
-//! <base>/<node>-<sum of the state folder>/tasks/<job>-<generation>/<task>
-//!                                        /servers/<job>-<threads>-<number>
-//!                                        /helpers
+//! <base>/optimus-<node>-<sum of the state folder>/tasks/<job>-<generation>/<task>
+//!                                                /servers/<job>-<threads>-<number>
+//!                                                /helpers
 //! ```
 //!
 //! A task gets its CPUs as a share (`cpu.weight`) and, unless `cpu_limit` is false, as a bound
@@ -147,6 +147,11 @@ impl Tree {
         Ok(())
     }
 
+    /// True where memory is bounded, and so counted.
+    pub(crate) fn counts_memory(&self) -> bool {
+        self.has("memory")
+    }
+
     fn has(&self, controller: &str) -> bool {
         self.controllers.contains(&controller)
     }
@@ -190,6 +195,7 @@ impl Tree {
 
     /// Removes all that is empty: after this life nobody may come back.
     pub(crate) fn prune(&self) {
+        self.end_servers();
         for (_, group) in self.of_tasks() {
             let _busy = group.remove();
             let _others = group.path().parent().map(fs::remove_dir);
@@ -202,6 +208,10 @@ impl Tree {
 
 #[cfg(test)]
 impl Tree {
+    pub(crate) fn all(&self) -> Group {
+        Group::new(self.root.clone())
+    }
+
     /// The same at another place, which need not be a tree of groups.
     pub(crate) fn with_root(&self, root: PathBuf) -> Self {
         let base = root.parent().unwrap_or(&root).to_owned();

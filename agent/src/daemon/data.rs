@@ -91,7 +91,7 @@ impl Agent {
                     scans: held.tasks.contains_key(&Task::worker(0)),
                     user: self.user_held(key),
                     gateway: Arc::clone(&self.gateway),
-                    hadoop_conf_dir: self.settings.hadoop_conf_dir.clone(),
+                    hdfs: self.settings.hdfs.clone(),
                     waits: dataset::Waits { events: self.events.clone(), key },
                 },
             ));

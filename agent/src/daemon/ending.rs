@@ -168,7 +168,7 @@ impl Agent {
             let mut census = Census::take(&self.node, &self.settings.state_dir, &uids);
             for &(key, task) in &endings {
                 if let Some(group) = self.group_of(key, task) {
-                    census.claim(&self.mark(key, task), &group.pids());
+                    census.claim(&self.mark(key, task), group.pids());
                 }
             }
             let mut over = Vec::new();
@@ -294,6 +294,12 @@ impl Agent {
         exit
     }
 
+    /// True where this agent has sent no signal to a task.
+    fn is_unasked(&self, key: Key, task: Task) -> bool {
+        let live = self.live.get(&key).and_then(|live| live.tasks.get(&task));
+        live.is_some_and(|live| live.ended.as_ref().is_some_and(|ended| ended.by_itself))
+    }
+
     /// Words for an end that nobody ordered and no script explained.
     fn own_end(&self, key: Key, task: Task, exit: &Exit) -> String {
         let how = match (exit.code, exit.signal) {
@@ -301,7 +307,13 @@ impl Agent {
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(number)) => {
                 let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
-                format!("killed by signal {number} ({name})")
+                let outside = if number == Signal::SIGKILL as i32 && self.is_unasked(key, task) {
+                    ", which nobody here sent; where systemd-oomd runs, its journal says whether \
+                     it did"
+                } else {
+                    ""
+                };
+                format!("killed by signal {number} ({name}){outside}")
             }
             (None, None) => exit.reason.clone(),
         };

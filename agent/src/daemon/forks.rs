@@ -101,6 +101,10 @@ impl Agent {
             }
         }
         for warm in &self.extras.warm {
+            if self.user_of_job(warm.job).is_err() {
+                // Whose it is comes with its tasks.
+                continue;
+            }
             let Some(recipe) = Recipe::of(&warm.command, &warm.environment) else { continue };
             let Warm { job, worker_cpus_milli, server_cpus_milli, .. } = warm;
             for cpus_milli in [1, *worker_cpus_milli, *server_cpus_milli] {

@@ -83,7 +83,7 @@ impl Agent {
 
     /// Looks at the memory of running tasks where their kernel does not keep the peak.
     pub(super) fn watch_memory(&mut self) {
-        let Some(tree) = &self.tree else { return };
+        let Some(tree) = self.tree.as_ref().filter(|tree| tree.counts_memory()) else { return };
         for (&key, live) in &self.live {
             for &task in live.tasks.keys() {
                 let Memory { peak: None, current: Some(bytes), .. } = tree.task(key, task).memory()

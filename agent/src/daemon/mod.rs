@@ -17,6 +17,7 @@ mod reader;
 mod recover;
 mod sockets;
 mod start;
+mod tickets;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -83,6 +84,7 @@ pub(crate) struct Agent {
     gpus: Gpus,
     line: sockets::Line,
     guard: guard::Guard,
+    tickets: tickets::Watch,
     logs: Logs,
     rotating: bool,
     gateway: Arc<Gateway>,
@@ -388,6 +390,7 @@ impl Agent {
             self.due.beat = now.plus(self.settings.beat_ms);
             self.gpus.poll(now);
             self.tend_guard(now);
+            self.look_at_tickets(now);
             self.write_assignments(now);
             if self.connected {
                 self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);

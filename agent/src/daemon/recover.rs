@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use model::{BootId, Incarnation, Millis};
 use nix::unistd::{Gid, Uid};
 
+use super::isolated::words_of;
 use super::{Agent, Due, Ended, Live, LiveTask, NEVER, Parts, read_socket};
 use crate::cgroup::{self, Tree};
 use crate::clock;
@@ -72,6 +73,7 @@ impl Agent {
             live: BTreeMap::new(),
             gpus,
             line: super::sockets::Line::default(),
+            tickets: super::tickets::Watch::default(),
             logs,
             rotating: false,
             gateway,
@@ -137,9 +139,15 @@ impl Agent {
     fn claim_groups(&self, census: &mut Census) {
         let Some(tree) = &self.tree else { return };
         for (of, group) in tree.of_tasks() {
-            match of {
-                Some((key, task)) => census.claim(&self.mark(key, task), &group.pids()),
-                None => group.kill(),
+            if let Some((key, task)) = of {
+                census.claim(&self.mark(key, task), group.pids());
+                let held = self.ledger.generations.get(&key).and_then(|h| h.tasks.get(&task));
+                if held.is_some_and(HeldTask::is_live) {
+                    // Also where it is empty: it still says what the task died of.
+                    continue;
+                }
+            } else {
+                group.kill();
             }
             // Refused while a process is in it.
             let _busy = group.remove();
@@ -174,6 +182,9 @@ impl Agent {
                 if let Some(stopping) = stopping {
                     exit.ordered = stopping.ordered;
                     exit.reason.clone_from(&stopping.reason);
+                }
+                if let Some(cause) = self.end_of_group(key, task) {
+                    exit.reason = words_of(cause, task);
                 }
                 tracing::warn!(task = %mark, reason = exit.reason, "gone");
                 self.set_exited(key, task, exit, now);
@@ -268,11 +279,18 @@ fn load(file: &LedgerFile) -> Result<Ledger> {
     })
 }
 
-/// A ledger for a folder that has none. Its lives are counted from the milliseconds since the
-/// boot: a master that knew a ledger that was lost would take a smaller count in the same boot
+/// Lives that a ledger may count for each ms of its beginning: over what a master takes for the
+/// next life of an agent that it knows.
+const STARTS_PER_MS: u64 = 1024;
+
+/// A ledger for a folder that has none. Its lives are counted from the time since the boot: a
+/// master that knew a ledger that was lost would take a smaller count in the same boot
 /// for an older agent.
 fn fresh() -> Ledger {
-    Ledger { incarnation: Incarnation(clock::now().0), ..Ledger::default() }
+    // Of two agents with one identity that a service manager starts together, one must not look
+    // like the other's next life.
+    let first = clock::now().0.saturating_mul(STARTS_PER_MS);
+    Ledger { incarnation: Incarnation(first), ..Ledger::default() }
 }
 
 /// The last contact with a master, as an earlier life in this boot left it. Without it a

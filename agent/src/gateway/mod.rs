@@ -72,9 +72,7 @@ impl Gateway {
     pub(crate) fn new(settings: &Settings, events: mpsc::Sender<Event>) -> Self {
         let spool =
             Spool::new(&settings.state_dir, settings.user.clone(), settings.spool_bytes_max);
-        let hdfs =
-            HdfsSettings { conf_dir: settings.hadoop_conf_dir.clone(), ..HdfsSettings::default() };
-        Self::with(spool, (storage::open_with, hdfs), events)
+        Self::with(spool, (storage::open_with, settings.hdfs.clone()), events)
     }
 
     fn with(spool: Spool, (open, hdfs): (Open, HdfsSettings), events: mpsc::Sender<Event>) -> Self {

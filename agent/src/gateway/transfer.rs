@@ -17,6 +17,7 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         Error::PastEnd { .. } => Trouble::new(Kind::Damaged, words),
         Error::Unsupported { .. }
         | Error::ConfDir { .. }
+        | Error::Keytab { .. }
         | Error::Path { .. }
         | Error::AlreadyExists { .. }
         | Error::TooLarge { .. } => Trouble::new(Kind::Refused, words),

@@ -1,6 +1,9 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use model::nodes::GpuNote;
+
 use super::*;
+use crate::config::Override;
 
 fn look(uuid: &str, memory_bytes_used: u64) -> Look {
     Look {
@@ -280,4 +283,6 @@ fn an_operators_number_is_believed_where_nvml_says_nothing() {
     let told = Override { gpus: Some(2), ..Override::default() };
     assert_eq!(gpus.usable(&told, Millis(0)), ["0", "1"]);
     assert_eq!(gpus.free(&told, &["0".to_owned()], &[], Millis(0)), ["1"]);
+    gpus.take(Reading::Mismatch, Millis(1), UnixMs(1));
+    assert!(gpus.usable(&told, Millis(1)).is_empty(), "but not where it says that none works");
 }

@@ -160,10 +160,12 @@ impl Side {
     }
 
     fn failed(&self, error: &NvmlError) {
-        (self.answer)(match error {
-            NvmlError::LibRmVersionMismatch => Reading::Mismatch,
-            error if is_absent(error) => Reading::Absent { pci: on_pci(&self.sources.sysfs) },
-            error => Reading::Broken(error.to_string()),
+        (self.answer)(if matches!(error, NvmlError::LibRmVersionMismatch) {
+            Reading::Mismatch
+        } else if is_absent(error) {
+            Reading::Absent { pci: on_pci(&self.sources.sysfs) }
+        } else {
+            Reading::Broken(error.to_string())
         });
     }
 

@@ -138,7 +138,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     let failure = become_program(words, &mut tell);
     let text = serde_json::to_string(&failure).unwrap_or_default();
     // Where the agent has ended nobody is left to be told.
-    let _ = writeln!(tell, "!{text}");
+    let _ = writeln!(tell, "\n!{text}");
     ExitCode::FAILURE
 }
 
@@ -159,7 +159,8 @@ fn become_program(words: &[OsString], tell: &mut File) -> Failure {
     if let Err(error) = dup2_stdout(io::stderr()) {
         return Failure::of(Step::Launch, &error.into());
     }
-    if writeln!(tell, "{READY}").is_err() {
+    // On a line of its own, whatever came before.
+    if writeln!(tell, "\n{READY}").is_err() {
         return nothing;
     }
     let error = Command::new(program).args(arguments).env_remove(VARIABLE).exec();
@@ -172,6 +173,9 @@ fn take_seat(orders: &Orders) -> Result<(), Failure> {
         let group = Group::new(path.clone());
         group.take(pid).map_err(|error| Failure::of(Step::Group, &error))?;
     }
+    // The service manager may have told the kernel to spare the agent: not its tasks. Where that
+    // is refused nobody has told it so.
+    let _unchanged = std::fs::write("/proc/self/oom_score_adj", "0");
     if let Some((uid, gid, groups)) = &orders.user {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         setgroups(&groups)
@@ -207,7 +211,7 @@ mod tests {
     fn only_a_launcher_that_was_ready_and_said_no_more_has_started() {
         let failed = Failure { step: Step::Program, errno: Some(2) };
         let text = serde_json::to_string(&failed).unwrap();
-        assert_eq!(heard(&b"running 1 test\nready\n"[..]), Ok(()));
+        assert_eq!(heard(&b"test a ... \nready\n"[..]), Ok(()));
         assert_eq!(heard(format!("ready\n!{text}\n").as_bytes()), Err(failed));
         for silent in ["", "read", "!{}\n"] {
             assert_eq!(heard(silent.as_bytes()).unwrap_err().step, Step::Launch, "{silent}");

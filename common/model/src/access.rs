@@ -168,7 +168,9 @@ impl Deed {
     #[must_use]
     pub const fn of_change(change: &Change) -> Self {
         match change {
-            Change::Submit { .. } | Change::SubmitWith { .. } => Self::Submit,
+            Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
+                Self::Submit
+            }
             Change::Cancel { .. } => Self::Cancel,
             Change::Pause { .. } => Self::Pause,
             Change::Resume { .. } => Self::Resume,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diverged::OnNan;
 use crate::ids::{JobId, NodeId, RoundId};
 use crate::job::{Bounds, Fault, JobSpec};
 use crate::nodes::{AuditView, CertificateCall, CertificateView, Finding, NodeMore};
@@ -95,6 +96,13 @@ pub enum Change {
         node: NodeId,
         uuid: String,
         retire: bool,
+    },
+    /// As `SubmitWith`, of a job that asks what is done once its loss is no number any more.
+    SubmitWatched {
+        spec: JobSpec,
+        request_id: Option<String>,
+        options: JobOptions,
+        on_nan: OnNan,
     },
 }
 

@@ -1,8 +1,10 @@
 //! Settings of the two daemons as their TOML files hold them. Every field has a default, so that
 //! both run on loopback with no file at all; an unknown key is refused.
 
+mod defaults;
 mod gpus;
 mod isolation;
+mod kerberos;
 mod ports;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,10 @@ pub struct MasterConfig {
     pub state_dir: Option<String>,
     /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
     pub hadoop_conf_dir: Option<String>,
+    /// Whom Kerberos takes the daemon for on HDFS; its user's tickets where none is named.
+    pub kerberos_principal: Option<String>,
+    /// The principal's keytab: tickets are then taken as they are needed, and never run out.
+    pub kerberos_keytab: Option<String>,
     /// File of the key that the store is sealed with; the default is the systemd credential
     /// `store-key`, and without either it is not sealed.
     pub store_key: Option<String>,
@@ -79,6 +85,10 @@ pub struct AgentConfig {
     pub spool_bytes_max: String,
     /// Folder of Hadoop's core-site.xml and hdfs-site.xml; the default is `HADOOP_CONF_DIR`.
     pub hadoop_conf_dir: Option<String>,
+    /// Whom Kerberos takes the daemon for on HDFS; its user's tickets where none is named.
+    pub kerberos_principal: Option<String>,
+    /// The principal's keytab: tickets are then taken as they are needed, and never run out.
+    pub kerberos_keytab: Option<String>,
     pub tls: TlsConfig,
     pub capacity: CapacityConfig,
 }
@@ -193,117 +203,6 @@ pub struct StragglerConfig {
     pub node_flag: DurationMs,
 }
 
-impl Default for MasterConfig {
-    fn default() -> Self {
-        Self {
-            cluster: "optimus".to_owned(),
-            listen: "127.0.0.1:7600".to_owned(),
-            state_dir: None,
-            hadoop_conf_dir: None,
-            store_key: None,
-            tls: TlsConfig::default(),
-            rounds: RoundConfig::default(),
-            nodes: NodeTimesConfig::default(),
-            jobs: JobTimesConfig::default(),
-            limits: LimitsConfig::default(),
-            stragglers: StragglerConfig::default(),
-            gpus: GpuConfig::default(),
-        }
-    }
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            name: None,
-            master: "127.0.0.1:7600".to_owned(),
-            state_dir: None,
-            task_address: "127.0.0.1".to_owned(),
-            task_ports: (10_000, 19_999),
-            filter: FILTERS[0].to_owned(),
-            task_user: "nobody".to_owned(),
-            task_user_from: TASK_USERS[0].to_owned(),
-            task_uid_min: 1000,
-            cgroup_root: None,
-            cpu_limit: true,
-            pids_max: 4096,
-            python_package: None,
-            beat: DurationMs::seconds(2),
-            stop_grace: DurationMs::seconds(10),
-            disconnect_stop: DurationMs::seconds(45),
-            log_bytes_max: "8MiB".to_owned(),
-            spool_bytes_max: "32GiB".to_owned(),
-            hadoop_conf_dir: None,
-            tls: TlsConfig::default(),
-            capacity: CapacityConfig::default(),
-        }
-    }
-}
-
-impl Default for RoundConfig {
-    fn default() -> Self {
-        Self {
-            policy: POLICIES[0].to_owned(),
-            interval: DurationMs::seconds(600),
-            spacing: DurationMs::seconds(1),
-            hysteresis_factor: 1.5,
-            change_spacing: DurationMs::seconds(60),
-            profile_shapes_max: 5,
-            profile_time: DurationMs::seconds(10),
-            rescale_cost: DurationMs::seconds(10),
-            pause_share: 0.025,
-        }
-    }
-}
-
-impl Default for NodeTimesConfig {
-    fn default() -> Self {
-        Self {
-            suspect: DurationMs::seconds(10),
-            down: DurationMs::seconds(60),
-            start_grace: DurationMs::seconds(60),
-            down_share_max: 0.34,
-        }
-    }
-}
-
-impl Default for JobTimesConfig {
-    fn default() -> Self {
-        Self {
-            start_timeout: DurationMs::seconds(300),
-            checkpoint_timeout: DurationMs::seconds(120),
-            stop_grace: DurationMs::seconds(10),
-            backoff: DurationMs::seconds(5),
-            backoff_max: DurationMs::seconds(300),
-            stall_timeout: DurationMs::seconds(600),
-            checkpoints_kept: 2,
-        }
-    }
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        Self {
-            jobs_queued_max: 10_000,
-            jobs_finished_kept: 10_000,
-            events_kept: 20_000,
-            rounds_kept: 1_000,
-            root_ports: (21_000, 29_999),
-        }
-    }
-}
-
-impl Default for StragglerConfig {
-    fn default() -> Self {
-        Self {
-            window: DurationMs::seconds(5),
-            windows: 3,
-            ratio: 0.5,
-            node_flag: DurationMs::seconds(1800),
-        }
-    }
-}
-
 fn check_address(field: &str, text: &str, faults: &mut Vec<Fault>) {
     if text.parse::<std::net::SocketAddr>().is_err() {
         faults.push(Fault::new(
@@ -349,6 +248,8 @@ impl MasterConfig {
         let mut faults = Vec::new();
         check_address("listen", &self.listen, &mut faults);
         check_tls(&self.tls, &mut faults);
+        let (principal, keytab) = (&self.kerberos_principal, &self.kerberos_keytab);
+        kerberos::check(principal.as_deref(), keytab.as_deref(), &mut faults);
         let (rounds, nodes, jobs) = (&self.rounds, &self.nodes, &self.jobs);
         for (field, duration) in [
             ("rounds.interval", rounds.interval),
@@ -445,26 +346,14 @@ impl AgentConfig {
         let mut faults = Vec::new();
         check_address("master", &self.master, &mut faults);
         check_tls(&self.tls, &mut faults);
+        let (principal, keytab) = (&self.kerberos_principal, &self.kerberos_keytab);
+        kerberos::check(principal.as_deref(), keytab.as_deref(), &mut faults);
         if let Some(name) = &self.name
             && let Err(error) = name.parse::<crate::NodeId>()
         {
             faults.push(Fault::new("name", format!("{name:?} is not a node name"), error.remedy));
         }
-        if self.task_address.parse::<std::net::IpAddr>().is_err() {
-            faults.push(Fault::new(
-                "task_address",
-                format!("{:?} is not a numeric address", self.task_address),
-                "give the address of this node's training network, such as 10.0.0.7",
-            ));
-        }
         ports::check(self, &mut faults);
-        if self.task_user == "root" || self.task_user.is_empty() {
-            faults.push(Fault::new(
-                "task_user",
-                format!("{:?} cannot run tasks", self.task_user),
-                "name an unprivileged user: a task never runs as root",
-            ));
-        }
         isolation::check(self, &mut faults);
         if !(100..=60_000).contains(&self.beat.0) {
             faults.push(Fault::new(
@@ -491,38 +380,4 @@ impl AgentConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_defaults_have_no_fault() {
-        assert_eq!(MasterConfig::default().faults(), []);
-        assert_eq!(AgentConfig::default().faults(), []);
-    }
-
-    #[test]
-    fn all_faults_come_at_once() {
-        let mut master = MasterConfig { listen: "nowhere".to_owned(), ..Default::default() };
-        master.nodes.down = DurationMs::seconds(5);
-        master.rounds.hysteresis_factor = f64::NAN;
-        master.limits.root_ports = (80, 90);
-        master.stragglers.ratio = f64::NAN;
-        assert_eq!(master.faults().len(), 5);
-        let agent = AgentConfig {
-            task_user: "root".to_owned(),
-            task_address: "host".to_owned(),
-            name: Some("N 1".to_owned()),
-            task_ports: (20_000, 20_099),
-            filter: "on".to_owned(),
-            capacity: CapacityConfig { cpus: Some(-1.0), ..Default::default() },
-            task_user_from: "anyone".to_owned(),
-            task_uid_min: 0,
-            cgroup_root: Some("/sys/fs/cgroup/../..".to_owned()),
-            pids_max: 1,
-            ..Default::default()
-        };
-        assert_eq!(agent.faults().len(), 10);
-        let nowhere = AgentConfig { task_address: "0.0.0.0".to_owned(), ..Default::default() };
-        assert_eq!(nowhere.faults().len(), 1);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ pub mod access;
 pub mod agent;
 pub mod client;
 pub mod config;
+pub mod diverged;
 pub mod ids;
 pub mod job;
 pub mod location;

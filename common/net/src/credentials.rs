@@ -204,6 +204,36 @@ pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, PkiError> 
     })
 }
 
+/// Checks a certificate that is to be used elsewhere as a peer here would.
+///
+/// # Errors
+/// Where it is not `identity`'s, out of its dates, or not signed by a CA in the file `ca`.
+pub fn check_issued(
+    pem: &str,
+    ca: &Path,
+    identity: &Identity,
+    now: SystemTime,
+) -> Result<(), PkiError> {
+    let path = Path::new("that was sent");
+    let wrong = |reason: String| PkiError::Unusable { path: path.to_owned(), reason };
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let chain = read.map_err(|_| wrong("it is not PEM".to_owned()))?;
+    let (end, intermediates) =
+        chain.split_first().ok_or_else(|| wrong("no certificate is in it".to_owned()))?;
+    status_of(path, end)?.check_dates(now)?;
+    let named = Identity::of_certificate(end).map_err(wrong)?;
+    if named != *identity {
+        return Err(wrong(format!("it is for {named}, not for {identity}")));
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(read_certificates(ca)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let verifier = verifier.build().map_err(|error| wrong(error.to_string()))?;
+    let at = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let verified = verifier.verify_client_cert(end, intermediates, at);
+    verified.map(|_| ()).map_err(|_| PkiError::OtherCa { path: path.to_owned(), ca: ca.to_owned() })
+}
+
 /// A certificate, its key and the CA, read and found in order. Read anew for every connection,
 /// so that a renewed certificate is used without a restart.
 pub struct Credentials {

@@ -32,7 +32,7 @@ pub use codec::{decode, encode};
 pub use connection::{Connection, Session};
 pub use credentials::{
     CertificateStatus, Credentials, TlsFiles, certificate_status, certificate_statuses,
-    parse_serial,
+    check_issued, parse_serial,
 };
 pub use ending::{Ending, ending_words};
 pub use error::{Close, ConnectError, FrameError, HandshakeError, Lost, PkiError, ServeError};

@@ -42,7 +42,11 @@ pub(crate) fn ask(identity: &Identity) -> Result<Asked, PkiError> {
 fn identity_of(params: &CertificateParams) -> Result<Identity, String> {
     let mut uris = params.subject_alt_names.iter().filter_map(|name| match name {
         SanType::URI(uri) => Some(uri.as_str()),
-        _ => None,
+        SanType::Rfc822Name(_)
+        | SanType::DnsName(_)
+        | SanType::IpAddress(_)
+        | SanType::OtherName(_)
+        | _ => None,
     });
     match (uris.next(), uris.next()) {
         (Some(uri), None) => Identity::of_uri(uri),

@@ -58,7 +58,11 @@ impl Wallet {
     /// The CA file: the configured one, else that of the enrolment.
     #[must_use]
     pub fn ca(&self, configured: Option<&TlsFiles>) -> PathBuf {
-        configured.map_or_else(|| self.own_ca(), |files| files.ca.clone())
+        let own = self.own_ca();
+        match configured {
+            Some(files) if files.ca.exists() || !own.exists() => files.ca.clone(),
+            Some(_) | None => own,
+        }
     }
 
     /// The newest usable pair: the configured files, or what is kept here. Of two, the one that
@@ -72,9 +76,12 @@ impl Wallet {
         now: SystemTime,
     ) -> Result<Chosen, PkiError> {
         let current = self.current();
+        let ca = self.ca(configured);
+        // Where the daemon has enrolled, the configured places may stay empty.
+        let there = |files: &&TlsFiles| files.certificate.exists() || !current.exists();
+        let configured = configured.filter(there);
         let kept = current.exists().then(|| {
-            let ca = self.ca(configured);
-            let files = TlsFiles { ca, certificate: current.clone(), key: current };
+            let files = TlsFiles { ca, certificate: current.clone(), key: current.clone() };
             Credentials::load(&files, self.role, now)
         });
         let given = configured.map(|files| Credentials::load(files, self.role, now));
@@ -89,7 +96,10 @@ impl Wallet {
             }
             (Some(Ok(credentials)), Some(Err(fault)))
             | (Some(Err(fault)), Some(Ok(credentials))) => {
-                Ok(Chosen { credentials, faults: vec![fault] })
+                // After a renewal the former one ends where it lies: that is no fault.
+                let ended = matches!(fault, PkiError::Expired { .. });
+                let faults = if ended { Vec::new() } else { vec![fault] };
+                Ok(Chosen { credentials, faults })
             }
             (Some(Err(fault)), _) | (None, Some(Err(fault))) => Err(fault),
             (None, None) => Err(PkiError::Unusable {

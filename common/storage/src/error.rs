@@ -13,6 +13,8 @@ pub enum Error {
          hdfs-site.xml, or leave the setting out"
     )]
     ConfDir { folder: String },
+    #[error("kerberos_keytab: cannot read {file:?}; give the file to this user, or another one")]
+    Keytab { file: String, source: io::Error },
     #[error("{path:?} is not a path within a storage: {problem}")]
     Path { path: String, problem: &'static str },
     #[error("{url} exists already and is never overwritten")]
@@ -83,11 +85,53 @@ fn no_space(kind: io::ErrorKind) -> bool {
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
+    let mut last = text.clone();
     let mut next = error.source();
     while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let words = cause.to_string();
+        // Some causes begin with the words of what they caused, or are those.
+        match words.strip_prefix(&last) {
+            Some(rest) => text.push_str(rest),
+            None if text.ends_with(&words) => {}
+            None => {
+                text.push_str(": ");
+                text.push_str(&words);
+            }
+        }
+        last = words;
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{words}")]
+    struct Worded {
+        words: &'static str,
+        source: Option<Box<Worded>>,
+    }
+
+    fn chained(words: &[&'static str]) -> String {
+        let made = words
+            .iter()
+            .copied()
+            .rev()
+            .fold(None, |source, words| Some(Box::new(Worded { words, source })));
+        chain(made.as_deref().unwrap())
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        assert_eq!(chained(&["cannot read a", "no space left"]), "cannot read a: no space left");
+        assert_eq!(chained(&["cannot open a", "cannot open a"]), "cannot open a");
+        assert_eq!(
+            chained(&["cannot open a", "cannot open a: no such file"]),
+            "cannot open a: no such file"
+        );
+        assert_eq!(chained(&["broken: no route", "no route"]), "broken: no route");
+    }
 }

@@ -13,6 +13,7 @@ mod hdfs;
 mod path;
 pub mod probe;
 pub mod snapshot;
+pub mod tickets;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -88,6 +89,19 @@ impl HdfsSettings {
             return Err(Error::ConfDir { folder: folder.display().to_string() });
         }
         Ok(Self { conf_dir, ..Self::default() })
+    }
+
+    /// Shows itself as a principal of Kerberos, by its keytab where there is one.
+    ///
+    /// # Errors
+    /// [`Error::Keytab`] where this process cannot read it.
+    pub fn as_principal(self, principal: Option<String>, keytab: Option<PathBuf>) -> Result<Self> {
+        if let Some(file) = &keytab
+            && let Err(source) = std::fs::File::open(file)
+        {
+            return Err(Error::Keytab { file: file.display().to_string(), source });
+        }
+        Ok(Self { principal, keytab, ..self })
     }
 }
 
@@ -275,6 +289,10 @@ mod tests {
         let error = HdfsSettings::by(Some("/no/such/folder".into())).unwrap_err().to_string();
         assert!(error.contains("hadoop_conf_dir") && error.contains("/no/such/folder"), "{error}");
         assert_eq!(HdfsSettings::by(None).unwrap().conf_dir, None);
+        let keytab = Some("/no/such/keytab".into());
+        let error = HdfsSettings::default().as_principal(Some("a@B".to_owned()), keytab);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("kerberos_keytab") && error.contains("/no/such/keytab"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod admin;
 mod cert;
 mod gpus;
 mod job;
+mod node;
 mod offline;
 mod simulate;
 
@@ -24,6 +25,7 @@ pub(crate) use job::{
     CancelArgs, EventsArgs, ForecastArgs, JobReadArgs, JobsChangeArgs, LogsArgs, ResizeArgs,
     SubmitArgs, UpdateArgs, WaitArgs,
 };
+pub(crate) use node::{DoctorArgs, DrainArgs, NodesChangeArgs};
 pub(crate) use offline::{AssignArgs, FitCommand, FitLossArgs, FitSpeedArgs, ModeArg, PlanArgs};
 pub(crate) use simulate::{EstimatesArg, ExperimentArgs, SimulateArgs};
 
@@ -204,6 +206,8 @@ pub(crate) enum Command {
     Node(NodeCommand),
     /// The state of the master and the cluster
     Status(ReadArgs),
+    /// What should be looked at: nodes, jobs, certificates, the way to the master
+    Doctor(DoctorArgs),
     /// Plan one scheduling round from files, without a master
     Plan(PlanArgs),
     /// Fit the models to measurements in files
@@ -266,6 +270,11 @@ impl Command {
             Self::Nodes(args) | Self::Status(args) => &args.connect,
             Self::Node(NodeCommand::Show(args)) => &args.read.connect,
             Self::Node(NodeCommand::Lost(args)) => &args.change.connect,
+            Self::Node(NodeCommand::Cordon(args) | NodeCommand::Undrain(args)) => {
+                &args.change.connect
+            }
+            Self::Node(NodeCommand::Drain(args)) => &args.change.connect,
+            Self::Doctor(args) => &args.read.connect,
             Self::Node(NodeCommand::Gpus(args)) => &args.read.connect,
             Self::Snapshot(SnapshotCommand::Save(args)) => &args.connect,
             Self::Version(args) => &args.connect,

@@ -77,16 +77,40 @@ impl Master {
         self.ask(&request).await
     }
 
-    /// As [`Self::read`], of something that masters before protocol 3 do not tell: none there.
+    /// As [`Self::read`], of something that older masters do not tell: none there.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
-        self.connect().await?;
-        if self.protocol < PROTOCOL_OF_MORE {
+        if !self.speaks(first_protocol(&Call::Read(read.clone()))).await? {
             return Ok(None);
         }
         self.read(read).await.map(Some)
+    }
+
+    /// Whether the master speaks a protocol or a newer one.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub(crate) async fn speaks(&mut self, protocol: u16) -> Result<bool, Failure> {
+        self.connect().await?;
+        Ok(self.protocol >= protocol)
+    }
+
+    /// The file of the certificate that this operator shows, and for how many days it lasts.
+    ///
+    /// # Errors
+    /// Where there is none that can be read, or it has ended.
+    pub(crate) fn certificate_days(
+        &self,
+        now: std::time::SystemTime,
+    ) -> Result<Option<(String, f64)>, Failure> {
+        let all = self.credentials()?;
+        Ok(all.first().map(|credentials| {
+            let left = credentials.not_after().duration_since(now).unwrap_or_default();
+            let name = credentials.files().certificate.display().to_string();
+            (name, left.as_secs_f64() / 86_400.0)
+        }))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
@@ -171,6 +195,12 @@ impl Master {
             return Err(Failure::new(Exit::Unavailable, words, "upgrade the master"));
         }
         self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
+    }
+
+    /// Where the certificates to show it lie.
+    #[must_use]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.target.folder
     }
 
     /// The serial number of the certificate that this command shows, where it can be read.
@@ -338,7 +368,8 @@ const fn first_protocol(call: &Call) -> u16 {
             Change::NodeCordon { .. }
             | Change::NodeDrain { .. }
             | Change::NodeUndrain { .. }
-            | Change::Gpu { .. },
+            | Change::Gpu { .. }
+            | Change::SubmitWatched { .. },
         )
         | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
             model::nodes::PROTOCOL_OF_NODES

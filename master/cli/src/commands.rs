@@ -4,10 +4,12 @@ mod access;
 mod admin;
 mod cert;
 mod change;
+mod doctor;
 mod follow;
 mod forecast;
 mod gpus;
 mod manual;
+mod node;
 mod read;
 mod rotate;
 mod submit;
@@ -97,6 +99,10 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Nodes(args) => read::nodes(context, &args).await,
         Command::Node(NodeCommand::Show(args)) => read::node(context, &args).await,
         Command::Node(NodeCommand::Lost(args)) => change::node_lost(context, &args).await,
+        Command::Node(NodeCommand::Cordon(args)) => node::cordon(context, &args).await,
+        Command::Node(NodeCommand::Drain(args)) => node::drain(context, &args).await,
+        Command::Node(NodeCommand::Undrain(args)) => node::undrain(context, &args).await,
+        Command::Doctor(args) => doctor::doctor(context, &args).await,
         Command::Node(NodeCommand::Gpus(args)) => gpus::gpus(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),

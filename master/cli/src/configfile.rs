@@ -11,11 +11,13 @@ const COUNT: Want = Want::Integer(u32::MAX as u64);
 const COUNTS: Want = Want::Integers(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 47] = [
+pub(crate) const MASTER_KEYS: [Key; 49] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
     Key::optional("hadoop_conf_dir", Want::Text),
+    Key::optional("kerberos_principal", Want::Text),
+    Key::optional("kerberos_keytab", Want::Text),
     Key::optional("store_key", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
@@ -62,7 +64,7 @@ pub(crate) const MASTER_KEYS: [Key; 47] = [
 ];
 
 /// Every key of `agent.toml`.
-pub(crate) const AGENT_KEYS: [Key; 28] = [
+pub(crate) const AGENT_KEYS: [Key; 30] = [
     Key::optional("name", Want::Text),
     Key::optional("master", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -82,6 +84,8 @@ pub(crate) const AGENT_KEYS: [Key; 28] = [
     Key::optional("log_bytes_max", Want::Size),
     Key::optional("spool_bytes_max", Want::Size),
     Key::optional("hadoop_conf_dir", Want::Text),
+    Key::optional("kerberos_principal", Want::Text),
+    Key::optional("kerberos_keytab", Want::Text),
     Key::optional("tls.ca", Want::Text),
     Key::optional("tls.certificate", Want::Text),
     Key::optional("tls.key", Want::Text),

@@ -5,9 +5,11 @@
 pub(crate) mod access;
 pub(crate) mod certificate;
 pub(crate) mod detail;
+pub(crate) mod doctor;
 pub(crate) mod gpu;
 pub(crate) mod job;
 pub(crate) mod node;
+pub(crate) mod node_more;
 pub(crate) mod round;
 pub(crate) mod status;
 

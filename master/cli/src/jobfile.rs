@@ -5,6 +5,7 @@ mod data;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use model::diverged::OnNan;
 use model::job::CURVE_FIELD;
 use model::options::AssignmentKind;
 use model::units::cpus_milli;
@@ -19,7 +20,7 @@ use crate::keys::{Document, Key, Value, Want};
 const COUNT: Want = Want::Integer(u32::MAX as u64);
 
 /// Every key of a job file.
-pub(crate) const KEYS: [Key; 37] = [
+pub(crate) const KEYS: [Key; 38] = [
     Key::required("name", Want::Text),
     Key::required("command", Want::Texts),
     Key::optional("working_directory", Want::Text),
@@ -33,6 +34,7 @@ pub(crate) const KEYS: [Key; 37] = [
     Key::optional("checkpoint_interval", Want::Duration),
     Key::optional("on_disconnect", Want::Word(&["keep", "stop", "replace"])),
     Key::optional("restarts_max", COUNT),
+    Key::optional("on_nan", Want::Word(&OnNan::NAMES)),
     Key::optional("model_key", Want::Text),
     Key::optional("batch.global", COUNT),
     Key::optional("batch.per_worker", COUNT),
@@ -65,17 +67,21 @@ const PATIENCE: u32 = 3;
 const CHECKPOINT_INTERVAL_MS: u64 = 600_000;
 const RESTARTS: u32 = 10;
 
+/// What a job file says.
+pub(crate) type Job = (JobSpec, JobOptions, OnNan);
+
 /// Reads a job file.
 ///
 /// `folder` is the absolute folder of the file, which a relative `working_directory` starts from.
 ///
 /// # Errors
 /// Everything that is wrong with it, in the order of the file.
-pub(crate) fn parse(text: &str, folder: &Path) -> Result<(JobSpec, JobOptions), Vec<Located>> {
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<Job, Vec<Located>> {
     let document = Document::read(text, &KEYS);
     let mut reader = Reader { document };
     let spec = reader.spec(folder);
     let options = reader.options();
+    let on_nan = reader.text("on_nan").and_then(|word| OnNan::of_name(&word)).unwrap_or_default();
     let mut document = reader.document;
     if !document.broken {
         let before = document.faults.clone();
@@ -86,7 +92,7 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<(JobSpec, JobOptions), 
             document.add_unless(&before, fault);
         }
     }
-    if document.faults.is_empty() { Ok((spec, options)) } else { Err(document.sorted()) }
+    if document.faults.is_empty() { Ok((spec, options, on_nan)) } else { Err(document.sorted()) }
 }
 
 /// What is wrong with the syntax of the job's own curve.

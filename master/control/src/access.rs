@@ -26,6 +26,7 @@ const fn job_of_change(change: &Change) -> Option<JobId> {
         | Change::Update { job, .. } => Some(*job),
         Change::Submit { .. }
         | Change::SubmitWith { .. }
+        | Change::SubmitWatched { .. }
         | Change::NodeLost { .. }
         | Change::NodeCordon { .. }
         | Change::NodeDrain { .. }

@@ -1,6 +1,6 @@
 //! What an operator should look at: `optimus doctor`.
 
-use model::nodes::{Finding, Severity};
+use model::nodes::{Finding, GpuHealth, Severity};
 use model::reason::{Reachability, Schedulability};
 use model::{JobId, UnixMs};
 
@@ -8,7 +8,7 @@ use crate::event::Now;
 use crate::job::Job;
 use crate::job::phase::{Phase, Wait};
 use crate::node::Node;
-use crate::node_more::{plain, trouble_words};
+use crate::node_more::plain;
 use crate::step::Control;
 use crate::view_cluster::{skew_s, version_key};
 
@@ -18,9 +18,8 @@ const FINDINGS_MAX: usize = 1_000;
 const SKEW_S_MAX: f64 = 1.0;
 /// From here on certificates, leases and the order of logs suffer.
 const SKEW_S_BAD: f64 = 30.0;
-const DAY_MS: u64 = 24 * 3_600_000;
 /// A node that has been closed for so long was forgotten, perhaps.
-const CLOSED_MS_LONG: u64 = DAY_MS;
+const CLOSED_MS_LONG: u64 = 24 * 3_600_000;
 /// A job that waits for so long, or restarts so often in a row, should be looked at.
 const WAIT_MS_LONG: u64 = 3_600_000;
 const RESTARTS_MANY: u32 = 3;
@@ -46,21 +45,6 @@ pub fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.dedup();
     findings.truncate(FINDINGS_MAX);
     findings
-}
-
-/// What is to be said of a certificate that ends at `ends`: none while over 30 days are left.
-#[must_use]
-pub fn certificate(subject: &str, ends: UnixMs, now: UnixMs, remedy: &str) -> Option<Finding> {
-    let left_ms = ends.0.saturating_sub(now.0);
-    let days = left_ms / DAY_MS;
-    let (severity, words) = match days {
-        _ if left_ms == 0 => (Severity::Fault, "its certificate has ended".to_owned()),
-        0 => (Severity::Fault, "its certificate ends within a day".to_owned()),
-        1..7 => (Severity::Warning, format!("its certificate ends in {days} days")),
-        7..30 => (Severity::Note, format!("its certificate ends in {days} days")),
-        30.. => return None,
-    };
-    Some(finding(severity, subject, words, remedy))
 }
 
 impl Control {
@@ -140,6 +124,7 @@ impl Control {
             add(severity, words, "keep both by NTP, such as chrony");
         }
         notes_findings(node, &mut add);
+        self.gpu_findings(node, &mut add);
         if let Some(slow) = &node.slow {
             let words = self.slow_reason(slow, now.mono);
             add(Severity::Warning, words, "look at what else the server does");
@@ -148,9 +133,22 @@ impl Control {
             let words = format!("its agent is {}", node.record.software);
             add(Severity::Note, words, "upgrade it; its tasks go on meanwhile");
         }
-        if let Some(ends) = node.notes.as_ref().and_then(|notes| notes.certificate_ends) {
-            let remedy = "renew it with optimus cert rotate";
-            findings.extend(certificate(id, ends, now.unix, remedy));
+    }
+
+    fn gpu_findings(&self, node: &Node, add: &mut impl FnMut(Severity, String, &str)) {
+        if let Some(trouble) = self.gpu_trouble(node.id()) {
+            add(Severity::Fault, plain(&trouble), "see optimus node gpus");
+        }
+        for gpu in self.gpu_views(node.id()) {
+            let severity = match gpu.health {
+                GpuHealth::Ok => continue,
+                GpuHealth::Suspect | GpuHealth::Probing => Severity::Warning,
+                GpuHealth::Bad => Severity::Fault,
+                GpuHealth::Retired => Severity::Note,
+            };
+            let reason = plain(&gpu.reason);
+            let words = format!("GPU {} is {}: {reason}", plain(&gpu.uuid), gpu.health.name());
+            add(severity, words, "see optimus node gpus");
         }
     }
 
@@ -218,14 +216,7 @@ impl Control {
 
 /// What the agent itself tells.
 fn notes_findings(node: &Node, add: &mut impl FnMut(Severity, String, &str)) {
-    for gpu in node.gpus.iter().filter_map(|gpu| Some((gpu, gpu.fault.as_ref()?))) {
-        let words = format!("GPU {} cannot be used: {}", gpu.0.uuid, plain(gpu.1));
-        add(Severity::Fault, words, "see optimus node gpus");
-    }
     let Some(notes) = &node.notes else { return };
-    if let Some(trouble) = &notes.gpu_trouble {
-        add(Severity::Fault, trouble_words(trouble), "see optimus node gpus");
-    }
     for missing in notes.isolation.missing.iter().take(16) {
         let words = format!("not enforced: {}", plain(missing));
         add(Severity::Warning, words, "mend it as it says, then restart the agent");
@@ -266,20 +257,6 @@ fn span(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_certificate_is_told_thirty_seven_and_one_day_ahead() {
-        let now = UnixMs(1_700_000_000_000);
-        let of = |left_ms: u64| {
-            certificate("n1", UnixMs(now.0 + left_ms), now, "renew").map(|finding| finding.severity)
-        };
-        assert_eq!(of(30 * DAY_MS), None);
-        assert_eq!(of(30 * DAY_MS - 1), Some(Severity::Note));
-        assert_eq!(of(7 * DAY_MS - 1), Some(Severity::Warning));
-        assert_eq!(of(DAY_MS - 1), Some(Severity::Fault));
-        let over = certificate("n1", UnixMs(5), now, "renew").unwrap();
-        assert_eq!(over.words, "its certificate has ended");
-    }
 
     #[test]
     fn the_worst_comes_first() {

@@ -108,6 +108,7 @@ impl Control {
     fn assert_node(&self, id: &model::NodeId) {
         let Some(node) = self.nodes.get(id) else { return };
         let drains = node.schedulability() == Schedulability::Draining;
+        assert_eq!(self.closed.contains(id), !node.is_open(), "{id} is listed as it is");
         assert_eq!(self.draining.contains(id), drains, "{id} is listed as it is");
         assert!(
             !drains || self.timers.armed(&Timer::Drain(id.clone())).is_some(),

@@ -33,6 +33,7 @@ mod settings;
 mod slow;
 mod slow_nodes;
 mod step;
+mod submit;
 #[cfg(test)]
 mod testing;
 mod timers;

@@ -1,6 +1,6 @@
 //! What `node show` and `node gpus` tell beside a node's row and detail.
 
-use model::nodes::{GpuTrouble, NodeMore};
+use model::nodes::NodeMore;
 use model::reason::Schedulability;
 
 use crate::node::Node;
@@ -53,14 +53,4 @@ impl Control {
 pub(crate) fn plain(words: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     words.chars().map(plain).take(WORDS_CHARS_MAX).collect()
-}
-
-/// What is wrong with all GPUs of a node.
-pub(crate) fn trouble_words(trouble: &GpuTrouble) -> String {
-    match trouble {
-        GpuTrouble::Hangs(words) => format!("NVML hangs: {}", plain(words)),
-        GpuTrouble::Mismatch(words) => format!("driver and library differ: {}", plain(words)),
-        GpuTrouble::Unseen(words) => format!("a GPU without NVML: {}", plain(words)),
-        GpuTrouble::Other(words) => plain(words),
-    }
 }

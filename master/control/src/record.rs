@@ -12,6 +12,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::job::diverged::Diverging;
 use crate::job::phase::{Partial, Phase};
 use crate::ports::HostPorts;
 
@@ -39,6 +40,7 @@ pub enum Record {
     SlowNodeV1(SlowNodeRecord),
     GpuV1(Box<GpuRecord>),
     NodeOpsV1(NodeOpsRecord),
+    DivergingV1(DivergingRecord),
 }
 
 /// Where an entry lies.
@@ -59,6 +61,7 @@ pub enum Key {
     /// By its node and its UUID.
     Gpu(NodeId, String),
     NodeOps(NodeId),
+    Diverging(JobId),
 }
 
 impl Key {
@@ -84,6 +87,7 @@ impl Key {
             // A node's name has no blank.
             Self::Gpu(node, uuid) => text(14, &format!("{node} {uuid}")),
             Self::NodeOps(node) => text(13, node.as_str()),
+            Self::Diverging(job) => number(40, job.0),
         }
     }
 }
@@ -106,6 +110,7 @@ impl Record {
             Self::SlowNodeV1(slow) => Key::SlowNode(slow.node.clone()),
             Self::GpuV1(gpu) => Key::Gpu(gpu.node.clone(), gpu.uuid.clone()),
             Self::NodeOpsV1(ops) => Key::NodeOps(ops.node.clone()),
+            Self::DivergingV1(record) => Key::Diverging(record.job),
         }
     }
 }
@@ -115,6 +120,13 @@ impl Record {
 pub struct OptionsRecord {
     pub job: JobId,
     pub options: JobOptions,
+}
+
+/// What a job asks for where its loss is no number any more, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DivergingRecord {
+    pub job: JobId,
+    pub diverging: Diverging,
 }
 
 /// The parameter blocks of a job.
@@ -447,6 +459,7 @@ mod tests {
             Key::Blocks(JobId(2)),
             Key::Gpu("n1".parse().unwrap(), "GPU-1".to_owned()),
             Key::Gpu("n1".parse().unwrap(), "GPU-2".to_owned()),
+            Key::Diverging(JobId(2)),
         ];
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");

@@ -94,6 +94,7 @@ impl Control {
                 }
                 Record::RatesV1(_)
                 | Record::OptionsV1(_)
+                | Record::DivergingV1(_)
                 | Record::BlocksV1(_)
                 | Record::SlowJobV1(_)
                 | Record::SlowNodeV1(_)
@@ -141,6 +142,11 @@ impl Control {
                     job.options = record.options;
                 }
             }
+            Record::DivergingV1(record) => {
+                if let Some(job) = self.jobs.get_mut(&record.job) {
+                    job.diverging = record.diverging;
+                }
+            }
             Record::BlocksV1(BlocksRecord { job, sizes, assigned }) => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     Self::restore_assignment(job, Blocks::restored(sizes, assigned));
@@ -175,6 +181,7 @@ impl Control {
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            closed: BTreeSet::new(),
             gpus: crate::gpu::Gpus::default(),
             draining: BTreeSet::new(),
             speeds: BTreeMap::new(),

@@ -462,7 +462,7 @@ const NODES_MAX: usize = 100_000;
 /// GPUs believed of one node; more than any server has.
 const GPUS_MAX: usize = 256;
 /// A node that is held is looked at again.
-const HELD_LOOK_MS: u64 = 1_000;
+const HELD_LOOK_MS: u64 = 5_000;
 /// A skew worth a line.
 const SKEW_TOLD_MS: u64 = 5_000;
 

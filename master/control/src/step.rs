@@ -7,14 +7,15 @@ use model::{JobId, JobOptions, Millis, NodeId, Placement, RoundId, UnixMs};
 
 use crate::command::Command;
 use crate::event::{Event, Now, Refused};
+use crate::job::diverged::Diverging;
 use crate::job::phase::{JobEvent, Phase, Wait};
 use crate::job::speed::Speed;
 use crate::job::{Job, push_bounded};
 use crate::node::Node;
 use crate::ports::HostPorts;
 use crate::record::{
-    BlocksRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record, RoundRecord, SlowJob,
-    SpeedKey, Write,
+    BlocksRecord, DivergingRecord, JobRecord, Key, Meta, OptionsRecord, RateRecord, Record,
+    RoundRecord, SlowJob, SpeedKey, Write,
 };
 use crate::round::Rounding;
 use crate::settings::Settings;
@@ -42,7 +43,8 @@ pub struct Control {
     pub(crate) requests: BTreeMap<(String, String), JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) gpus: crate::gpu::Gpus,
-    /// Nodes that jobs are leaving.
+    /// Nodes that take no new tasks, and those of them that jobs are leaving.
+    pub(crate) closed: BTreeSet<NodeId>,
     pub(crate) draining: BTreeSet<NodeId>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,
@@ -72,6 +74,7 @@ pub(crate) struct Out {
     pub(crate) ports: BTreeSet<String>,
     pub(crate) rates: BTreeSet<JobId>,
     pub(crate) options: BTreeSet<JobId>,
+    pub(crate) diverging: BTreeSet<JobId>,
     pub(crate) blocks: BTreeSet<JobId>,
     pub(crate) slow_jobs: BTreeSet<JobId>,
     pub(crate) slow_nodes: BTreeSet<NodeId>,
@@ -354,6 +357,12 @@ impl Control {
                 put(Record::OptionsV1(Box::new(OptionsRecord { job: *id, options })));
             }
         }
+        for id in &out.diverging {
+            if let Some(job) = self.jobs.get(id) {
+                let diverging = job.diverging.clone();
+                put(Record::DivergingV1(DivergingRecord { job: *id, diverging }));
+            }
+        }
         for id in &out.blocks {
             if let Some(Job { blocks, .. }) = self.jobs.get(id) {
                 let (sizes, assigned) = (blocks.sizes().to_vec(), blocks.assigned());
@@ -367,7 +376,9 @@ impl Control {
             put(record);
         }
         for id in &out.node_ops {
-            self.ops_record(id).map(|record| put(Record::NodeOpsV1(record)));
+            if let Some(record) = self.ops_record(id) {
+                put(Record::NodeOpsV1(record));
+            }
         }
     }
 
@@ -419,6 +430,10 @@ impl Control {
         self.out.options.remove(&id);
         if job.options != JobOptions::default() {
             self.out.deleted.push(Key::Options(id));
+        }
+        self.out.diverging.remove(&id);
+        if job.diverging != Diverging::default() {
+            self.out.deleted.push(Key::Diverging(id));
         }
         self.out.blocks.remove(&id);
         if job.blocks.is_known() {

@@ -27,8 +27,8 @@ impl Control {
         let words = [self.ops_words(node), reach];
         let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         let reason = words.join("; ");
-        let faulty = node.gpus.iter().filter(|gpu| gpu.fault.is_some()).count();
-        let gpus_ok = u32::try_from(node.gpus.len() - faulty).unwrap_or(u32::MAX);
+        let good = node.gpus.iter().filter(|gpu| self.gpu_fault(node.id(), gpu).is_none());
+        let gpus_ok = u32::try_from(good.count()).unwrap_or(u32::MAX);
         let running =
             node.tasks.iter().filter(|task| matches!(task.state, TaskState::Running { .. }));
         NodeRow {
@@ -58,7 +58,7 @@ impl Control {
             (report.job, report.generation, report.task.to_string(), state)
         });
         let gpus = node.gpus.iter().map(|gpu| {
-            let state = gpu.fault.clone().unwrap_or_else(|| "OK".to_owned());
+            let state = self.gpu_fault(node.id(), gpu).unwrap_or_else(|| "OK".to_owned());
             (gpu.uuid.clone(), gpu.name.clone(), state)
         });
         NodeDetail {
@@ -146,6 +146,7 @@ impl Control {
             if let Some(slow) = &node.slow {
                 alerts.push(format!("{} is {}", node.id(), self.slow_reason(slow, now.mono)));
             }
+            alerts.extend(self.gpu_alerts(node));
             if node.session.is_some() && skew_s(node).abs() >= 5.0 {
                 alerts.push(format!("the clock of {} differs by {:.0} s", node.id(), skew_s(node)));
             }

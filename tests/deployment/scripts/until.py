@@ -25,6 +25,7 @@ def epochs(self, *args, **named):
     for epoch in whole(self, *args, **named):
         yield epoch
         if epoch.number >= last():
+            asked.with_suffix(".done").touch()
             return
 
 

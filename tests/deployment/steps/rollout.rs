@@ -5,10 +5,14 @@ use anyhow::{Result, ensure};
 use crate::rollout::MASTER;
 use crate::world::{World, quickstart_jobs};
 
-pub(crate) fn from_nothing(world: &mut World) -> Result<()> {
+pub(crate) fn once(world: &mut World) -> Result<()> {
     let first = world.rollout.play(&world.site, "site.yml", &[])?;
     ensure!(first.hosts.iter().all(|(_, changed)| 0 < *changed), "nothing to do: {first:?}");
-    world.wait_all_up()?;
+    world.wait_all_up()
+}
+
+pub(crate) fn from_nothing(world: &mut World) -> Result<()> {
+    once(world)?;
     let second = world.rollout.play(&world.site, "site.yml", &[])?;
     ensure!(second.changed() == 0, "the second run changed something: {second:?}");
     let master = world.site.host(MASTER);
@@ -22,7 +26,7 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         world.submit(&file)?;
     }
     world.all_train()?;
-    let tasks = world.tasks();
+    let tasks = world.site.tasks();
     let hosts = |job: &str| {
         let mut hosts: Vec<_> =
             tasks.iter().filter(|t| t.job() == job).map(|t| t.host.as_str()).collect();

@@ -301,6 +301,64 @@ impl Host {
         tasks_below(&self.cgroup).into_iter().map(|(_, task)| task).collect()
     }
 
+    /// The number that a process of this host has on the host itself.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub fn number_of(&self, pid: i32) -> Result<i32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let own = numbers.and_then(|numbers| numbers.split_whitespace().last());
+        Ok(own.context("it has no number")?.parse()?)
+    }
+
+    /// Starts a process on the host that has a number which another had before.
+    ///
+    /// # Returns
+    /// Its id on this machine.
+    ///
+    /// # Errors
+    /// Where the number is in use.
+    pub fn start_stranger(&self, number: i32) -> Result<i32> {
+        let first = self.first_process()?;
+        let script = format!(
+            "echo {} > /proc/sys/kernel/ns_last_pid; setsid sleep 3600 >/dev/null 2>&1 &",
+            number - 1
+        );
+        wait::until("a process of that number", Duration::from_secs(20), || {
+            output_of(
+                Command::new("/usr/bin/nsenter")
+                    .arg(format!("--target={first}"))
+                    .args(["--pid", "--", "/bin/sh", "-c", &script]),
+            )?;
+            let found = process::all().into_iter().find(|pid| {
+                process::command(*pid).is_some_and(|words| words.contains("sleep\03600"))
+                    && self.number_of(*pid).is_ok_and(|own| own == number)
+            });
+            Ok(found)
+        })
+    }
+
+    /// The host's systemd, by its id on this machine.
+    fn first_process(&self) -> Result<i32> {
+        let inside = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| {
+                groups.lines().any(|line| {
+                    line.strip_prefix("0::/").is_some_and(|own| own.starts_with(&self.cgroup))
+                })
+            })
+        };
+        let first = process::all().into_iter().find(|pid| {
+            inside(pid)
+                && fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| {
+                    status.lines().any(|line| {
+                        line.starts_with("NSpid:") && line.split_whitespace().nth(2) == Some("1")
+                    })
+                })
+        });
+        first.with_context(|| format!("{} does not run", self.name))
+    }
+
     /// The journal of everything since the disk was made, over all boots.
     #[must_use]
     pub fn journal(&self) -> String {

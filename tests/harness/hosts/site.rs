@@ -136,6 +136,24 @@ impl Site {
         found.expect("the test names its own hosts")
     }
 
+    /// Boots a host that has lost its power with an empty disk, as one that was set up anew under
+    /// its old name and address.
+    ///
+    /// # Errors
+    /// Where it does not boot.
+    pub fn reinstall(&mut self, name: &str) -> Result<()> {
+        let tree = base::ready()?;
+        let host = self.host_mut(name);
+        host.power_off()?;
+        let disk = host.folder.join("disk");
+        leftovers::unmount_below(&disk);
+        fs::remove_dir_all(&disk)?;
+        fs::remove_file(host.root())?;
+        host.make_disk(&tree)?;
+        host.power_on()?;
+        host.wait_ready()
+    }
+
     /// A command of the operator, who sits on the same network.
     #[must_use]
     pub fn command(&self, program: &Path) -> Command {

@@ -44,8 +44,10 @@ async fn every_task_lies_in_a_group_of_its_own_and_none_in_the_agents() {
         seen.insert(found);
         let environ = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
         assert!(!environ.contains("OPTIMUS_LAUNCH"), "nothing of the launcher stays");
-        let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        assert_eq!(fds, 3, "no descriptor of it either");
+        for output in [1, 2] {
+            let file = fs::read_link(format!("/proc/{pid}/fd/{output}")).unwrap();
+            assert!(file.ends_with(format!("logs/j1-g1/{task}.log")), "{}", file.display());
+        }
     }
     assert_eq!(seen.len(), 3);
     assert!(!seen.contains(&group_of(std::process::id())));
@@ -192,4 +194,60 @@ async fn a_submitter_runs_his_own_tasks_and_nobody_elses() {
     world.until("it is refused", |w| w.exits().contains_key(&(5, Task::worker(0)))).await;
     let reason = world.exits()[&(5, Task::worker(0))].reason.clone();
     assert!(reason.contains("does not say who submitted it"), "{reason}");
+}
+
+/// Says where it runs with its first words, and whether it was forked.
+const SAYS_ITS_GROUP: &str = "\
+import sys, time
+group = open('/proc/self/cgroup').read().split('0::')[1].strip()
+print('forked' if 'mxnet' in sys.modules else 'fresh', group, flush=True)
+time.sleep(1000)
+";
+
+/// The real fork server, with next to nothing to import.
+fn package(folder: &std::path::Path) {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("python/optimus");
+    fs::create_dir_all(folder.join("optimus")).unwrap();
+    fs::copy(source.join("forkserver.py"), folder.join("optimus/forkserver.py")).unwrap();
+    for name in ["__init__", "server", "states", "store", "trainer"] {
+        fs::write(folder.join(format!("optimus/{name}.py")), "").unwrap();
+    }
+    fs::write(folder.join("mxnet.py"), "").unwrap();
+    fs::write(folder.join("numpy.py"), "class random:\n    seed = staticmethod(lambda: None)\n")
+        .unwrap();
+    fs::write(folder.join("train.py"), SAYS_ITS_GROUP).unwrap();
+}
+
+#[tokio::test]
+async fn a_forked_task_is_in_its_group_before_it_runs_anything_and_its_server_in_another() {
+    let mut world = world_with("isolated-7", |settings| {
+        settings.python_package = Some(settings.state_dir.join("python"));
+    });
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return;
+    }
+    let folder = world.state_dir().join("python");
+    package(&folder);
+    let mut wanted = generation(1, Order::Start, "");
+    wanted.launch.command =
+        vec!["/usr/bin/python3".to_owned(), folder.join("train.py").display().to_string()];
+    world.desire(vec![wanted]);
+    let pids = world.until_running(3).await;
+    for task in [Task::SCHEDULER, Task::server(0), Task::worker(0)] {
+        world.until_printed(task, "\n").await;
+        let log = world.log(task);
+        assert!(log.starts_with("forked "), "{log}");
+        if tree(&world).is_some() {
+            assert!(log.trim().ends_with(&format!("/tasks/j1-g1/{task}")), "{log}");
+        }
+    }
+    if tree(&world).is_some() {
+        let server = crate::procfs::process(i32::try_from(pids[&Task::worker(0)]).unwrap());
+        let found = group_of(u32::try_from(server.unwrap().parent).unwrap());
+        assert!(found.contains("/servers/j1-1-"), "{found}");
+        assert_ne!(found, group_of(std::process::id()));
+    }
+    world.desire(Vec::new());
+    world.until("all is gone", |world| world.reports().is_empty()).await;
+    assert_eq!(populated(&world), 0);
 }

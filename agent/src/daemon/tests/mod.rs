@@ -91,7 +91,7 @@ fn world_with(node: &str, change: impl Fn(&mut Settings)) -> World {
         disconnect_stop_ms: 45_000,
         log_bytes_max: 1 << 20,
         spool_bytes_max: 1 << 30,
-        hadoop_conf_dir: None,
+        hdfs: storage::HdfsSettings::default(),
         tls: model::config::TlsConfig::default(),
         capacity: Override::default(),
         groups: GroupSettings { root: None, cpu_limit: true, pids_max: 4096 },
@@ -129,8 +129,8 @@ fn generation(number: u64, order: Order, script: &str) -> DesiredGeneration {
         epochs_max: 1,
         shape: Shape::new(1, 1),
         tasks: Shape::new(1, 1).tasks().into_iter().collect(),
-        worker: Resources::new(1000, 1, 0),
-        server: Resources::new(1000, 1, 0),
+        worker: Resources::new(1000, 64 << 20, 0),
+        server: Resources::new(1000, 64 << 20, 0),
         root_host: root_host().to_string(),
         root_port: 21_000,
         resume: None,
@@ -244,13 +244,11 @@ impl Drop for World {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         if let Some(tree) = &self.agent.tree {
-            let groups: Vec<_> = tree.of_tasks().into_iter().map(|(_, group)| group).collect();
-            groups.iter().for_each(crate::cgroup::Group::kill);
+            tree.all().kill();
             let limit = clock::now().plus(LIMIT_MS);
-            while groups.iter().any(|group| group.is_populated()) && clock::now() < limit {
+            while tree.all().is_populated() && clock::now() < limit {
                 std::thread::yield_now();
             }
-            tree.end_servers();
             tree.prune();
         }
     }

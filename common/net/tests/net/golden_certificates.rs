@@ -42,14 +42,15 @@ fn of_an_agent() {
     recorded(&AgentAnswer::Installed, ANSWER_INSTALLED);
 }
 
-const ASK_MASTER: &str = "";
-const ASK_AGENT: &str = "";
-const INSTALL: &str = "";
-const REVOCATIONS: &str = "";
-const STATUS: &str = "";
-const VIEWS: &str = "";
-const REQUEST: &str = "";
-const QUERY_REQUEST: &str = "";
-const QUERY_INSTALL: &str = "";
-const ANSWER_REQUEST: &str = "";
-const ANSWER_INSTALLED: &str = "";
+const ASK_MASTER: &str = "0000020000";
+const ASK_AGENT: &str = "0000020001026e31";
+const INSTALL: &str = "0000020101026e310350454d";
+const REVOCATIONS: &str = "000002020350454d";
+const STATUS: &str = "00000203";
+const VIEWS: &str = "001101086167656e742f6e3106346630306161fd00505c18a3010000010001fd0038d360ba01 \
+    0000";
+const REQUEST: &str = "00120350454d";
+const QUERY_REQUEST: &str = "02";
+const QUERY_INSTALL: &str = "030350454d";
+const ANSWER_REQUEST: &str = "030350454d";
+const ANSWER_INSTALLED: &str = "04";

@@ -168,6 +168,13 @@ fn a_bundle_enrols_once() {
     assert_eq!(serial(&wallet, None), signed.serial);
     assert_ne!(signed.serial, enrolled);
 
+    // Places that are configured and stay empty are no fault.
+    let empty = TlsFiles::in_folder(&world.path().join("nothing"), Role::Agent, "n1");
+    let fresh = Wallet::new(world.path().join("fresh"), Role::Agent);
+    assert_eq!(fresh.enrol(&bundle, Some(&empty), now()).unwrap(), Some(identity()));
+    let chosen = fresh.choose(Some(&empty), now()).unwrap();
+    assert!(chosen.faults.is_empty(), "{:?}", chosen.faults);
+
     // Of another role, or too late: named with the file.
     let fresh = Wallet::new(world.path().join("other"), Role::Master);
     let error = fresh.enrol(&bundle, None, now()).unwrap_err().to_string();
@@ -184,6 +191,9 @@ fn bad_files_are_named_and_the_other_pair_serves() {
     let request = wallet.request(&identity()).unwrap();
     let signed = signed(&world, &request);
     wallet.install(&signed.pem, &files.ca, &identity(), now()).unwrap();
+    // Renewed, and the former one has ended where it lies: no fault.
+    world.issue_at(Role::Agent, "n1", now() - days(9), 1);
+    assert!(wallet.choose(Some(&files), now()).unwrap().faults.is_empty());
     fs::write(&files.certificate, "damaged").unwrap();
     let chosen = wallet.choose(Some(&files), now()).unwrap();
     assert_eq!(chosen.credentials.serial(), signed.serial);

@@ -48,6 +48,11 @@ use self::read::Reader;
 use crate::{Entry, EntryKind, Error, HdfsSettings, READ_BYTES_MAX, Result, Storage, Sum};
 use crate::{UploadOptions, path as paths};
 
+/// The site's configuration, where it can be read.
+pub(crate) fn site(folder: Option<&std::path::Path>) -> Option<site::Site> {
+    site::Site::read(folder).ok()
+}
+
 const FOLDER_MODE: u32 = 0o755;
 
 /// A folder of an HDFS as a storage. Nothing is asked of the NameNodes before the first call; the

@@ -10,7 +10,7 @@ const FILES: [&str; 2] = ["core-site.xml", "hdfs-site.xml"];
 
 /// Names and values are found by their tags alone; nothing here depends on the rest of XML.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Site {
+pub(crate) struct Site {
     texts: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Site {
     }
 
     /// The last value under a name.
-    pub(super) fn value(&self, name: &str) -> Option<&str> {
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.texts.iter().rev().find_map(|text| value(text, name))
     }
 }

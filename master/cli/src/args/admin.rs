@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use model::{NodeId, RoundId};
 
-use super::{ChangeArgs, Connect, ReadArgs};
+use super::{ChangeArgs, Connect, DrainArgs, NodesChangeArgs, ReadArgs};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RoundsArgs {
@@ -35,6 +35,12 @@ pub(crate) struct RoundShowArgs {
 pub(crate) enum NodeCommand {
     /// Everything about a node
     Show(NodeShowArgs),
+    /// Place no new tasks on nodes; what runs there goes on
+    Cordon(NodesChangeArgs),
+    /// Move all jobs away from nodes by checkpoint, and keep them empty
+    Drain(DrainArgs),
+    /// Open nodes that were cordoned or drained
+    Undrain(NodesChangeArgs),
     /// Say that nodes are gone for good: their tasks are taken as dead
     Lost(NodeLostArgs),
     /// GPUs with their health; take one out, or let it be probed

@@ -177,7 +177,7 @@ fn local(
         let all: Result<Vec<_>, Failure> = args.files.iter().map(read).collect();
         return Ok(all?.into_iter().flatten().collect());
     }
-    let folder = args.dir.clone().unwrap_or_else(|| context.environment.pki());
+    let folder = args.dir.clone().unwrap_or_else(|| context.master.folder().to_owned());
     let Ok(entries) = std::fs::read_dir(&folder) else {
         // Where none are kept here, those of the cluster are shown.
         return match args.dir {
@@ -210,9 +210,11 @@ fn local(
 
 /// `expires-soon` and so on, and the sentence beside it.
 fn judged(not_after: SystemTime, revoked: bool, now: SystemTime) -> (&'static str, String) {
+    if revoked {
+        return ("REVOKED", "it is refused".to_owned());
+    }
     let words = ending_words(not_after, now);
     match Ending::of(not_after, now) {
-        _ if revoked => ("REVOKED", "it is refused".to_owned()),
         Some(Ending::Over) => ("EXPIRED", words),
         Some(Ending::Day) => ("ENDS-IN-1-DAY", words),
         Some(Ending::Week) => ("ENDS-IN-7-DAYS", words),

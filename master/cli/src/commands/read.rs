@@ -328,12 +328,19 @@ pub(super) async fn nodes(context: &mut Context<'_>, args: &ReadArgs) -> Result<
 }
 
 pub(super) async fn node(context: &mut Context<'_>, args: &NodeShowArgs) -> Result<(), Failure> {
-    let item = |answer, _| {
+    let item = |answer, more| {
         let Answer::Node(detail) = answer else { return Err(unexpected(&answer)) };
-        Ok(NodeDetailJson::from(&*detail))
+        let more = match more {
+            Some(Answer::NodeMore(more)) => Some(more),
+            Some(other) => return Err(unexpected(&other)),
+            None => None,
+        };
+        Ok(NodeDetailJson::new(&detail, more.as_deref()))
     };
-    let read = Read::Node { node: args.node.clone() };
-    page(context, &args.read, read, item, |node, _| pages::cluster::node(node)).await
+    let node = args.node.clone();
+    let more = Some(Read::NodeMore { node: node.clone() });
+    let asked = Asked { read: Read::Node { node }, more };
+    page(context, &args.read, asked, item, |node, _| pages::cluster::node(node)).await
 }
 
 pub(super) async fn status(context: &mut Context<'_>, args: &ReadArgs) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ use crate::client::unexpected;
 use crate::clock;
 use crate::contract::Time;
 use crate::failure::{Exit, Failure};
+use crate::listing::Format;
 
 /// A certificate that was renewed, or why it was not.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -74,11 +75,14 @@ pub(super) async fn rotate(context: &mut Context<'_>, args: &RotateArgs) -> Resu
 fn show(context: &mut Context<'_>, done: Vec<RotatedJson>) -> Result<(), Failure> {
     let names: Vec<&str> = done.iter().map(|one| &*one.identity).collect();
     let id = names.join(" ");
-    let lines: Vec<String> =
-        done.iter().map(|one| format!("{}: {}", one.identity, one.note)).collect();
-    let sentence = lines.join("; ");
+    if matches!(context.format, Format::Table | Format::Wide) {
+        let line = |one: &RotatedJson| {
+            crate::text::escape(&format!("{}: {}", one.identity, one.note)) + "\n"
+        };
+        return context.output.data(&done.iter().map(line).collect::<String>());
+    }
     let json = RotatedListJson { schema: "optimus.certificates_rotated/1", certificates: done };
-    context.done(&json, &id, &sentence)
+    context.done(&json, &id, "")
 }
 
 fn path(holder: &Holder) -> String {

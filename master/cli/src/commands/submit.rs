@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use model::client::{Answer, Call, Change, Request};
 
-use model::{JobOptions, JobSpec};
+use model::JobOptions;
+use model::diverged::OnNan;
 
 use super::{Context, Done, wait};
 use crate::args::SubmitArgs;
@@ -47,7 +48,7 @@ pub(super) fn read_file(path: &Path) -> Result<(String, PathBuf), Failure> {
 }
 
 /// Reads a job file with all its faults.
-pub(super) fn read_job(path: &Path) -> Result<(JobSpec, JobOptions), Failure> {
+pub(super) fn read_job(path: &Path) -> Result<jobfile::Job, Failure> {
     let (text, folder) = read_file(path)?;
     let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
     jobfile::parse(&text, &folder).map_err(|faults| Failure::faulty(&name, faults))
@@ -65,8 +66,10 @@ fn fresh_id() -> Result<String, Failure> {
 }
 
 /// A job without options is sent as every master understands it.
-fn change(spec: JobSpec, request_id: Option<String>, options: JobOptions) -> Change {
-    if options == JobOptions::default() {
+fn change((spec, options, on_nan): jobfile::Job, request_id: Option<String>) -> Change {
+    if on_nan != OnNan::Alert {
+        Change::SubmitWatched { spec, request_id, options, on_nan }
+    } else if options == JobOptions::default() {
         Change::Submit { spec, request_id }
     } else {
         Change::SubmitWith { spec, request_id, options }
@@ -74,8 +77,8 @@ fn change(spec: JobSpec, request_id: Option<String>, options: JobOptions) -> Cha
 }
 
 pub(super) async fn submit(context: &mut Context<'_>, args: SubmitArgs) -> Result<Done, Failure> {
-    let (spec, options) = read_job(&args.file)?;
-    let name = spec.name.clone();
+    let job = read_job(&args.file)?;
+    let name = job.0.name.clone();
     let own_id = args.request_id.is_none();
     let request_id = match args.request_id {
         Some(id) => id,
@@ -84,7 +87,7 @@ pub(super) async fn submit(context: &mut Context<'_>, args: SubmitArgs) -> Resul
     let request = Request {
         dry_run: args.change.dry_run,
         reason: args.change.reason,
-        call: Call::Change(change(spec, Some(request_id), options)),
+        call: Call::Change(change(job, Some(request_id))),
     };
     let answer = context.master.submit(&request, context.output).await?;
     if let (true, Answer::Accepted { note, .. }) = (request.dry_run, &answer) {

@@ -1,10 +1,12 @@
 //! Lines of `nodes` and the answer of `node show`.
 
+use model::nodes::NodeMore;
 use model::reason::{Reachability, Schedulability};
 use model::view::{NodeDetail, NodeRow};
 use serde::Serialize;
 
 use super::ResourcesJson;
+use super::node_more::NodeMoreJson;
 use crate::grid::{Cell, Tone};
 use crate::listing::{Column, Item, Kind};
 use crate::text;
@@ -170,10 +172,14 @@ pub(crate) struct NodeDetailJson {
     pub reports_dropped: u64,
     pub gpus: Vec<GpuJson>,
     pub running: Vec<NodeTaskJson>,
+    #[serde(flatten)]
+    pub more: NodeMoreJson,
 }
 
-impl From<&NodeDetail> for NodeDetailJson {
-    fn from(detail: &NodeDetail) -> Self {
+impl NodeDetailJson {
+    /// `more` is none from a master that does not tell it.
+    #[must_use]
+    pub(crate) fn new(detail: &NodeDetail, more: Option<&NodeMore>) -> Self {
         let gpu = |(uuid, name, state): &(String, String, String)| GpuJson {
             uuid: uuid.clone(),
             name: name.clone(),
@@ -196,6 +202,7 @@ impl From<&NodeDetail> for NodeDetailJson {
             reports_dropped: detail.reports_dropped,
             gpus: detail.gpus.iter().map(gpu).collect(),
             running: running.collect(),
+            more: more.map(NodeMoreJson::from).unwrap_or_default(),
         }
     }
 }

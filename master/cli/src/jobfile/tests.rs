@@ -26,7 +26,7 @@ patience = 3
 "#;
 
 fn read(text: &str) -> Result<JobSpec, Vec<Located>> {
-    parse(text, Path::new("/home/anna/job")).map(|(spec, _)| spec)
+    parse(text, Path::new("/home/anna/job")).map(|(spec, _, _)| spec)
 }
 
 /// Faults of the good file with one piece replaced, as `line field: problem; remedy`.
@@ -301,7 +301,7 @@ patience",
 fn a_data_set_is_read_and_all_its_faults_are_named() {
     let data = |lines: &str| {
         let text = format!("{GOOD}[data]\n{lines}");
-        let parsed = parse(&text, Path::new("/x")).map(|(_, options)| options.data);
+        let parsed = parse(&text, Path::new("/x")).map(|(_, options, _)| options.data);
         parsed.map_err(|faults| {
             let words: Vec<_> = faults.iter().map(|located| located.fault.to_string()).collect();
             words.join("\n")
@@ -319,6 +319,10 @@ fn a_data_set_is_read_and_all_its_faults_are_named() {
         spec("hdfs://ns/x", DataFormat::Fixed(12), 1 << 20)
     );
     assert_eq!(parse(GOOD, Path::new("/x")).unwrap().1.data, None);
+    let on_nan = |text: &str| parse(text, Path::new("/x")).map(|(_, _, on_nan)| on_nan);
+    assert_eq!(on_nan(GOOD).unwrap(), OnNan::Alert);
+    assert_eq!(on_nan(&format!("on_nan = \"roll_back\"\n{GOOD}")).unwrap(), OnNan::RollBack);
+    assert_eq!(on_nan(&format!("on_nan = \"hope\"\n{GOOD}")).unwrap_err().len(), 1);
     let all = |lines: &str, words: &[&str]| {
         let faults = data(lines).unwrap_err();
         assert_eq!(faults.lines().count(), words.len(), "{faults}");

@@ -2,11 +2,55 @@
 
 use crate::contract::ResourcesJson;
 use crate::contract::node::NodeDetailJson;
+use crate::contract::node_more::NodeMoreJson;
 use crate::contract::round::RoundDetailJson;
 use crate::contract::status::{CountJson, StatusJson};
 use crate::grid::Cell;
 use crate::page::Block;
 use crate::text::{bytes, number, percent};
+
+/// What newer masters tell; facts that are not known are left out.
+fn more_facts(more: &NodeMoreJson) -> Vec<(&'static str, Cell)> {
+    let mut facts = Vec::new();
+    if let Some(closed) = &more.closed {
+        let by = closed.by.clone().unwrap_or_default();
+        facts.push(("closed by", Cell::Text(by)));
+        facts.push(("closed", Cell::time(closed.since.map(|since| since.0))));
+    }
+    if let Some(drain) = &more.drain {
+        let left = format!("{} of {}", drain.tasks_left, drain.tasks_before.max(drain.tasks_left));
+        facts.push(("tasks left", Cell::Text(left)));
+        if drain.deadline.is_some() {
+            facts.push(("deadline", Cell::time(drain.deadline.map(|deadline| deadline.0))));
+        }
+    }
+    if let Some(isolation) = &more.isolation {
+        facts.push(("isolation", Cell::Text(isolation.words())));
+    }
+    if let Some(trouble) = &more.gpu_trouble {
+        facts.push(("gpu trouble", Cell::text(trouble.as_str())));
+    }
+    if let Some(ends) = more.certificate_ends {
+        facts.push(("certificate ends", Cell::time(Some(ends.0))));
+    }
+    facts
+}
+
+fn more_blocks(more: &NodeMoreJson) -> Vec<Block> {
+    let leaving = more.drain.iter().flat_map(|drain| &drain.jobs);
+    let leaving = leaving.map(|job| vec![Cell::id(&job.job), Cell::text(job.waits_for.as_str())]);
+    let text = |title: &str, lines: &[String]| Block::Text {
+        title: title.to_owned(),
+        lines: lines.to_vec(),
+    };
+    let missing = more.isolation.as_ref().map(|isolation| isolation.missing.clone());
+    vec![
+        Block::table("leaving", &["job", "waits for"], leaving.collect()),
+        text("not enforced", &missing.unwrap_or_default()),
+        text("alerts", &more.alerts),
+        text("rejects", &more.rejects),
+    ]
+}
 
 #[must_use]
 pub(crate) fn node(node: &NodeDetailJson) -> Vec<Block> {
@@ -30,6 +74,7 @@ pub(crate) fn node(node: &NodeDetailJson) -> Vec<Block> {
         ("boot", Cell::text(node.boot_id.as_str())),
         ("incarnation", Cell::id(&node.incarnation)),
     ];
+    let facts = [facts, more_facts(&node.more)].concat();
     let facts = facts.into_iter().filter(|(_, cell)| *cell != Cell::text("")).collect();
     let gpus = node.gpus.iter().map(|gpu| {
         [&gpu.uuid, &gpu.name, &gpu.state].map(|text| Cell::text(text.as_str())).to_vec()
@@ -40,11 +85,12 @@ pub(crate) fn node(node: &NodeDetailJson) -> Vec<Block> {
             Cell::text(task.state.as_str()),
         ]
     });
-    vec![
+    let blocks = vec![
         Block::facts("", facts),
         Block::table("gpus", &["uuid", "name", "state"], gpus.collect()),
         Block::table("tasks", &["task", "state"], running.collect()),
-    ]
+    ];
+    [blocks, more_blocks(&node.more)].concat()
 }
 
 #[must_use]

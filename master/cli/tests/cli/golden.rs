@@ -42,6 +42,9 @@ const RECORDED: &[(&str, &str)] = &[
     ("pause.txt", "pause j1 j2"),
     ("wait.json", "wait j10 -o json"),
     ("node-lost.json", "node lost n2 --yes -o json"),
+    ("node-drain.json", "node drain n2 --reason disk -o json"),
+    ("doctor.json", "doctor -o json --filter subject=n1 --filter subject=n2"),
+    ("doctor.tsv", "doctor --filter subject=n1 --filter subject=n2"),
 ];
 
 pub(crate) fn compare(file: &str, text: &str) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::nodes::{DrainView, Finding, Isolation, NodeMore, Severity};
 use model::options::{DataFormat, DataSpec};
 use model::reason::{PhaseName, Reachability, Schedulability};
 use model::view::{
@@ -271,6 +272,47 @@ fn node_detail() -> NodeDetail {
     }
 }
 
+pub(crate) fn node_more() -> NodeMore {
+    let isolation = Isolation {
+        cpu: true,
+        memory: true,
+        pids: true,
+        groups: true,
+        filter: false,
+        missing: vec!["ports are open to all: install nftables".to_owned()],
+    };
+    let jobs = vec![(JobId(1), "writes its checkpoint, then moves to n2".to_owned())];
+    let drain = DrainView { deadline: Some(later(900)), tasks_before: 5, tasks_left: 3, jobs };
+    NodeMore {
+        node: node_id("n1"),
+        isolation,
+        known: true,
+        schedulability: Schedulability::Draining,
+        by: Some("anna".to_owned()),
+        since: Some(later(300)),
+        reason: "a disk is changed".to_owned(),
+        drain: Some(drain),
+        gpus: Vec::new(),
+        gpu_trouble: Some("NVML hangs: nvmlInit".to_owned()),
+        alerts: vec!["the disk is 95% full".to_owned()],
+        certificate_ends: Some(later(86_400)),
+        rejects: vec!["j1 g2: EAGAIN (11) cannot start python3".to_owned()],
+    }
+}
+
+pub(crate) fn findings() -> Vec<Finding> {
+    let finding = |severity, subject: &str, words: &str, remedy: &str| Finding {
+        severity,
+        subject: subject.to_owned(),
+        words: words.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    vec![
+        finding(Severity::Fault, "n2", "it is DOWN: no heartbeat for 70 s", "look at the host"),
+        finding(Severity::Note, "n1", "it is CORDONED: a\ttab (anna)", "undrain opens it"),
+    ]
+}
+
 fn status() -> Status {
     Status {
         version: "0.1.0".to_owned(),
@@ -330,7 +372,9 @@ fn more() -> JobMore {
 fn read(read: &Read) -> Reply {
     Ok(match read {
         Read::Jobs => Answer::Jobs(rows()),
-        Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => {
+        Read::NodeMore { .. } => Answer::NodeMore(Box::new(node_more())),
+        Read::Doctor => Answer::Doctor(findings()),
+        Read::Audit { .. } => {
             return Err(model::client::Refusal::new(
                 model::client::ErrorKind::Invalid,
                 "not expected",
@@ -374,17 +418,19 @@ fn change(change: &Change, dry_run: bool) -> Reply {
         Answer::Accepted { job: Some(*job), node: None, note: note.to_owned() }
     };
     Ok(match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } if dry_run => {
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
+            if dry_run =>
+        {
             let note = "dry run: nothing was changed; the job is valid".to_owned();
             Answer::Accepted { job: None, node: None, note }
         }
-        Change::Submit { request_id, .. } | Change::SubmitWith { request_id, .. } => {
-            Answer::Submitted {
-                job: JobId(1),
-                created: request_id.as_deref() != Some("again"),
-                submitted_s_ago: 185.0,
-            }
-        }
+        Change::Submit { request_id, .. }
+        | Change::SubmitWith { request_id, .. }
+        | Change::SubmitWatched { request_id, .. } => Answer::Submitted {
+            job: JobId(1),
+            created: request_id.as_deref() != Some("again"),
+            submitted_s_ago: 185.0,
+        },
         Change::Cancel { job, .. }
         | Change::Pause { job }
         | Change::Resume { job }

@@ -173,12 +173,6 @@ fn against(gpu: &GpuRecord, sight: &Sight, unix: UnixMs, rules: &GpuRules) -> Op
     worst
 }
 
-/// The Xids of a sight for which the program is to blame, in words.
-pub(crate) fn users_faults(sight: &Sight, rules: &GpuRules) -> Vec<String> {
-    let xids = sight.xids.iter().map(|event| event.xid);
-    xids.filter(|xid| rules.xids.class(*xid) == Class::User).map(words).collect()
-}
-
 /// Signs that count towards "too often".
 pub(crate) fn signs(gpu: &GpuRecord, sight: &Sight, rules: &GpuRules) -> usize {
     let xids = sight.xids.iter().filter(|event| rules.xids.class(event.xid) == Class::Transient);

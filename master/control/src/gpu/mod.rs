@@ -2,6 +2,7 @@
 //! says who gets it, what a running job does, and what an operator sees.
 
 mod change;
+mod excuse;
 mod health;
 mod notes;
 mod view;
@@ -15,6 +16,8 @@ use model::{Generation, JobId, Millis, NodeId, Task, UnixMs};
 pub use health::GpuRules;
 pub(crate) use notes::clean;
 pub use xid::Xids;
+
+use health::Turn;
 
 use crate::job::push_bounded;
 use crate::node::Node;
@@ -33,14 +36,16 @@ pub(crate) struct Gpus {
     of: BTreeMap<NodeId, BTreeMap<String, Gpu>>,
     /// What the agents count as usable, by node.
     told: BTreeMap<NodeId, u64>,
-    /// When GPUs that answer were taken out lately.
-    taken_out: VecDeque<Millis>,
+    /// GPUs that answer and were taken out lately, oldest first; one that is back is not counted.
+    taken_out: VecDeque<(Millis, NodeId, String)>,
     /// When it was last told that the limit keeps one in service.
     limit_told: Option<Millis>,
     /// Which task last had a GPU.
     holders: BTreeMap<(NodeId, String), Holder>,
     /// Jobs whose program made a GPU tell of an error, and when.
     blamed: BTreeMap<JobId, (Millis, String)>,
+    /// Jobs whose GPU just failed under them.
+    excused: BTreeMap<JobId, (Generation, Millis, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +53,8 @@ struct Holder {
     job: JobId,
     generation: Generation,
     task: Task,
-    at: Millis,
+    /// When it was seen that it has it no longer.
+    left: Option<Millis>,
 }
 
 #[derive(Clone, Debug)]
@@ -139,17 +145,24 @@ impl Control {
         }))
     }
 
-    /// Keeps an event with a GPU's history.
-    fn keep_gpu_event(&mut self, id: &NodeId, uuid: &str, words: &str) {
+    /// Keeps an event with a GPU's history. False where it only repeats the last one.
+    fn keep_gpu_event(&mut self, id: &NodeId, uuid: &str, words: &str) -> bool {
         let at = self.now.unix;
-        let Some(gpu) = self.gpu_mut(id, uuid) else { return };
+        let Some(gpu) = self.gpu_mut(id, uuid) else { return false };
         let words: String = words.chars().take(notes::WORDS_MAX).collect();
+        let repeats = |(last, told): &(UnixMs, String)| {
+            *told == words && at.0.saturating_sub(last.0) <= HOLDER_MS
+        };
+        if gpu.record.history.last().is_some_and(repeats) {
+            return false;
+        }
         push_bounded(&mut gpu.record.history, (at, words), health::HISTORY_MAX);
         self.out.gpus.insert((id.clone(), uuid.to_owned()));
+        true
     }
 
     /// Puts a GPU in a state, and tells it.
-    fn turn_gpu(&mut self, id: &NodeId, uuid: &str, turn: health::Turn, by: Option<String>) {
+    fn turn_gpu(&mut self, id: &NodeId, uuid: &str, turn: Turn, by: Option<String>) {
         let now = self.now;
         let job = self.holder_of(id, uuid).map(|holder| holder.job);
         let Some(gpu) = self.gpu_mut(id, uuid) else { return };
@@ -161,6 +174,11 @@ impl Control {
         record.cause = turn.cause;
         record.by = by;
         record.kept = None;
+        self.out.gpus.insert((id.clone(), uuid.to_owned()));
+        self.excuse_holder(id, uuid, &turn);
+        if turn.health == GpuHealth::Ok {
+            self.gpus.taken_out.retain(|(_, node, gpu)| node != id || gpu != uuid);
+        }
         let words = format!("{}: {}", turn.health.name(), turn.reason);
         self.keep_gpu_event(id, uuid, &words);
         let text = format!("{uuid} on {id} is {words}");
@@ -171,15 +189,9 @@ impl Control {
     /// The task that has a GPU, or had it until just before.
     fn holder_of(&self, id: &NodeId, uuid: &str) -> Option<Holder> {
         let holder = self.gpus.holders.get(&(id.clone(), uuid.to_owned()))?;
-        let fresh = self.now.mono.since(holder.at) <= HOLDER_MS;
+        let now = self.now.mono;
+        let fresh = holder.left.is_none_or(|left| now.since(left) <= HOLDER_MS);
         (fresh && self.jobs.contains_key(&holder.job)).then_some(*holder)
-    }
-
-    /// What a GPU told just now because of a job's program, for the cause of its end.
-    pub(crate) fn gpu_blame(&self, job: JobId) -> String {
-        let blame = self.gpus.blamed.get(&job);
-        let fresh = blame.filter(|(at, _)| self.now.mono.since(*at) <= HOLDER_MS);
-        fresh.map(|(_, words)| format!("; {words}")).unwrap_or_default()
     }
 
     /// A reboot is a reset: GPUs that only wanted one are looked at again.
@@ -195,7 +207,7 @@ impl Control {
             .collect();
         for uuid in reset {
             let reason = "its server was rebooted, which resets it".to_owned();
-            let turn = health::Turn { health: GpuHealth::Probing, cause: None, reason };
+            let turn = Turn { health: GpuHealth::Probing, cause: None, reason };
             self.turn_gpu(id, &uuid, turn, None);
         }
     }
@@ -235,7 +247,7 @@ impl Control {
     /// Whether one more GPU may be taken out for what it told.
     fn may_take_out(&mut self) -> bool {
         let now = self.now.mono;
-        while self.gpus.taken_out.front().is_some_and(|at| HOUR_MS <= now.since(*at)) {
+        while self.gpus.taken_out.front().is_some_and(|(at, ..)| HOUR_MS <= now.since(*at)) {
             self.gpus.taken_out.pop_front();
         }
         let total: usize = self.nodes.values().map(|node| node.gpus.len()).sum();

@@ -4,6 +4,7 @@ use model::nodes::{GpuHealth, GpuNote, GpuTrouble, NodeNotes};
 use model::{JobId, NodeId};
 
 use super::health::{self, Sight, Turn};
+use super::xid::{Class, words};
 use super::{HOLDER_MS, HOUR_MS, Holder};
 use crate::job::push_bounded;
 use crate::job::restart::Blame;
@@ -94,11 +95,14 @@ impl Control {
         let now = self.now.mono;
         let Some(notes) = self.nodes.get(id).and_then(|node| node.notes.as_ref()) else { return };
         let holders = &mut self.gpus.holders;
-        holders.retain(|(node, _), holder| node != id || now.since(holder.at) <= HOLDER_MS);
+        for (_, holder) in holders.iter_mut().filter(|((node, _), _)| node == id) {
+            holder.left.get_or_insert(now);
+        }
+        holders.retain(|_, holder| holder.left.is_none_or(|left| now.since(left) <= HOLDER_MS));
         for held in &notes.held {
             let (job, generation, task) = (held.job, held.generation, held.task);
             for uuid in &held.gpus {
-                let holder = Holder { job, generation, task, at: now };
+                let holder = Holder { job, generation, task, left: None };
                 holders.insert((id.clone(), uuid.clone()), holder);
             }
         }
@@ -136,6 +140,7 @@ impl Control {
             && let Some(gpu) = self.gpu_mut(id, &note.uuid)
         {
             gpu.record.xid_seen = (life, newest);
+            self.out.gpus.insert((id.clone(), note.uuid.clone()));
         }
         Sight {
             answers: note.answers,
@@ -152,9 +157,13 @@ impl Control {
         let now = (self.now.mono, self.now.unix);
         let rules = self.settings.gpus.clone();
         for event in &sight.xids {
-            self.keep_gpu_event(id, uuid, &super::xid::words(event.xid));
+            // One that a program causes again and again is told once a minute.
+            if self.keep_gpu_event(id, uuid, &words(event.xid))
+                && rules.xids.class(event.xid) == Class::User
+            {
+                self.blame_program(id, uuid, event.xid);
+            }
         }
-        self.blame_programs(id, uuid, sight);
         let fresh;
         let (record, quiet_since) = match self.gpus.get(id, uuid) {
             Some(gpu) => (&gpu.record, gpu.quiet_since),
@@ -185,7 +194,7 @@ impl Control {
             if !self.may_take_out() {
                 return self.keep_in_service(id, uuid, turn);
             }
-            self.gpus.taken_out.push_back(now.0);
+            self.gpus.taken_out.push_back((now.0, id.clone(), uuid.to_owned()));
         }
         self.turn_gpu(id, uuid, turn, None);
     }
@@ -209,25 +218,22 @@ impl Control {
     }
 
     /// A program that made a GPU complain is told so, and the GPU stays.
-    fn blame_programs(&mut self, id: &NodeId, uuid: &str, sight: &Sight) {
-        for words in health::users_faults(sight, &self.settings.gpus) {
-            let holder = self.holder_of(id, uuid);
-            let whose = holder.map_or_else(
-                || "no task of ours had it".to_owned(),
-                |holder| format!("{} of {} had it", holder.task, holder.job),
-            );
-            let text = format!("{uuid} on {id} told {words}; {whose}, and the GPU stays");
-            let job = holder.map(|holder| holder.job);
-            self.tell(job, Some(id), "gpu", text);
-            if let Some(job) = job {
-                let blame = format!("{uuid} told {words}");
-                let blamed = &mut self.gpus.blamed;
-                let now = self.now.mono;
-                blamed.retain(|_, (at, _)| now.since(*at) <= HOLDER_MS);
-                if blamed.len() < BLAMED_MAX {
-                    blamed.insert(job, (now, blame));
-                }
-            }
+    fn blame_program(&mut self, id: &NodeId, uuid: &str, xid: u64) {
+        let told = words(xid);
+        let holder = self.holder_of(id, uuid);
+        let whose = holder.map_or_else(
+            || "no task of ours had it".to_owned(),
+            |holder| format!("{} of {} had it", holder.task, holder.job),
+        );
+        let text = format!("{uuid} on {id} told {told}; {whose}, and the GPU stays");
+        let job = holder.map(|holder| holder.job);
+        self.tell(job, Some(id), "gpu", text);
+        let Some(job) = job else { return };
+        let now = self.now.mono;
+        let blamed = &mut self.gpus.blamed;
+        blamed.retain(|_, (at, _)| now.since(*at) <= HOLDER_MS);
+        if blamed.len() < BLAMED_MAX {
+            blamed.insert(job, (now, format!("{uuid} told {told}")));
         }
     }
 

@@ -5,6 +5,7 @@ use model::agent::GpuReport;
 use model::nodes::{GpuHealth, GpuView};
 
 use super::notes::trouble_words;
+use crate::node::Node;
 use crate::step::Control;
 
 impl Control {
@@ -66,9 +67,36 @@ impl Control {
         }
     }
 
+    /// Why new tasks do not get a GPU: its state, or what its server sees.
+    pub(crate) fn gpu_fault(&self, id: &NodeId, report: &GpuReport) -> Option<String> {
+        let known = self.gpus.get(id, &report.uuid).map(|gpu| &gpu.record);
+        match known.filter(|known| known.health != GpuHealth::Ok) {
+            Some(known) => Some(format!("{}: {}", known.health.name(), known.reason)),
+            None => report.fault.clone(),
+        }
+    }
+
+    /// What an operator should know of a node's GPUs.
+    pub(crate) fn gpu_alerts(&self, node: &Node) -> Vec<String> {
+        let id = node.id();
+        let mut alerts = Vec::new();
+        if let Some(trouble) = self.gpu_trouble(id) {
+            alerts.push(format!("GPUs of {id}: {trouble}"));
+        }
+        let bad = self.gpus.in_states(id, |health| health == GpuHealth::Bad);
+        if let Some(first) = bad.first() {
+            alerts.push(format!("{} of {id} BAD, {first} the first", count_gpus(bad.len())));
+        }
+        alerts
+    }
+
     /// What is wrong with all GPUs of a node.
     pub(crate) fn gpu_trouble(&self, id: &NodeId) -> Option<String> {
         let notes = self.nodes.get(id)?.notes.as_ref()?;
         notes.gpu_trouble.as_ref().map(|trouble| trouble_words(trouble).to_owned())
     }
+}
+
+fn count_gpus(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod checkpoint;
+pub mod diverged;
 pub(crate) mod epochs;
 pub(crate) mod estimate;
 pub(crate) mod live;
@@ -24,6 +25,7 @@ use model::{Generation, JobId, JobOptions, JobSpec, Millis, Placement, Shape, Un
 use scheduler::estimate::loss::{Curve, LossFit};
 
 use crate::job::blocks::Blocks;
+use crate::job::diverged::Diverging;
 use crate::job::live::Live;
 use crate::job::pause::Pauses;
 use crate::job::phase::{Goal, Life, Next, Origin, Phase, Wait};
@@ -57,6 +59,7 @@ pub(crate) struct Job {
     /// Kept in a record of their own where they are not the defaults.
     pub(crate) options: JobOptions,
     /// The same holds for these.
+    pub(crate) diverging: Diverging,
     pub(crate) blocks: Blocks,
     /// Slow workers; kept in a record of their own.
     pub(crate) slow: SlowJob,
@@ -91,6 +94,7 @@ impl Job {
             attained_s: 0.0,
             rates: Rates::default(),
             options: JobOptions::default(),
+            diverging: Diverging::default(),
             blocks: Blocks::default(),
             slow: SlowJob::default(),
             slow_moved: None,
@@ -179,7 +183,7 @@ impl Job {
 
     /// The newest checkpoint that can be resumed from.
     pub(crate) fn newest_checkpoint(&self) -> Option<&CheckpointRecord> {
-        self.record.checkpoints.last()
+        self.record.checkpoints.iter().rev().find(|kept| self.diverging.admits(kept))
     }
 
     pub(crate) fn next_generation(&self) -> Generation {

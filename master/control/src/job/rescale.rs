@@ -234,7 +234,10 @@ impl Control {
     pub(crate) fn on_job_timer(&mut self, id: JobId, timer: JobTimer) {
         let Some(job) = self.jobs.get(&id) else { return };
         match timer {
-            JobTimer::Look => self.look(id),
+            JobTimer::Look => {
+                self.look(id);
+                self.watch_loss(id);
+            }
             JobTimer::Storage => self.ask_round("storage may be back"),
             JobTimer::Start => self.on_start_late(id),
             JobTimer::Stall => self.on_stall_due(id),

@@ -77,7 +77,8 @@ impl Control {
             if exit.code == Some(EXIT_DAMAGED) {
                 self.drop_damaged(report.job);
             }
-            let words = describe(report.task, node, exit) + &self.gpu_blame(report.job);
+            let words = describe(report.task, node, exit);
+            let (words, blame) = self.with_gpu(report, words, blame);
             self.fault(report.job, words, blame);
         }
         let is_stopping = matches!(self.job(report.job).phase(), Phase::Stopping { alive, .. }

@@ -70,6 +70,7 @@ impl Control {
     fn close(&mut self, id: &NodeId, ops: Ops) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.ops = Some(ops);
+        self.closed.insert(id.clone());
         self.out.node_ops.insert(id.clone());
         // Places on it that were given are to be given back.
         self.out.room_freed = true;
@@ -158,6 +159,7 @@ impl Control {
         let Some(node) = self.nodes.get_mut(id) else { return accepted(id, "") };
         node.ops = None;
         node.rejects.clear();
+        self.closed.remove(id);
         self.end_drain(id);
         self.out.node_ops.remove(id);
         self.out.deleted.push(Key::NodeOps(id.clone()));

@@ -59,6 +59,7 @@ impl Control {
             return;
         }
         for node in self.nodes.values_mut().filter(|node| node.held) {
+            node.held = false;
             node.spared = Some(now);
         }
     }

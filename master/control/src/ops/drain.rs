@@ -60,7 +60,8 @@ impl Control {
 
     /// For a job that waits: nodes that would be there if nobody had closed them.
     pub(crate) fn closed_words(&self) -> String {
-        let closed = self.nodes.values().filter(|node| node.is_up() && !node.is_open());
+        let closed = self.closed.iter().filter_map(|id| self.nodes.get(id));
+        let closed = closed.filter(|node| node.is_up());
         let words = closed.take(3).filter_map(Node::takes_nothing);
         words.map(|words| format!("; {words}")).collect()
     }

@@ -96,6 +96,7 @@ impl Control {
             deadline: record.deadline.map(at),
             tasks_before: record.tasks_before,
         });
+        self.closed.insert(id.clone());
         if record.state == Schedulability::Draining {
             self.begin_drain(&id);
         }

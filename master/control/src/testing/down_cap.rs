@@ -80,7 +80,7 @@ fn one_node_of_few_is_down_and_two_at_once_are_not() {
         // An operator's word is enough.
         let lost = world.change(Change::NodeLost { node: n(1) });
         assert!(lost.is_ok(), "{lost:?}");
-        world.run(5);
+        world.run(8);
         assert_eq!(reach(&world, 2), Reachability::Down, "the rest is judged, of {nodes}");
     }
 }

@@ -33,6 +33,20 @@ fn spread(world: &mut World, on_disconnect: OnDisconnect) -> (JobId, NodeId) {
 }
 
 #[test]
+fn a_task_that_ran_out_of_memory_is_named_with_peak_and_limit() {
+    let mut world = World::new(2, 4);
+    let (id, node) = spread(&mut world, OnDisconnect::Keep);
+    let words = "OUT_OF_MEMORY: peak 2048 MiB of limit 2048 MiB; ask for more memory in [worker]";
+    let task = world.detail(id).placement.tasks_on(&node).into_iter().next().unwrap();
+    world.exit(id, task, 137, words);
+    world.until(5, "back-off", |world| world.row(id).reason.contains("RESTARTING (1 of 5"));
+    assert!(world.row(id).reason.contains(words), "{}", world.row(id).reason);
+    world.until_phase(id, PhaseName::Running, 60);
+    let cause = world.detail(id).faults.last().unwrap().cause.clone();
+    assert!(cause.contains(words) && cause.contains(node.as_str()), "{cause}");
+}
+
+#[test]
 fn any_process_that_dies_brings_the_job_back_from_its_checkpoint() {
     for task in [Task::worker(0), Task::server(0), Task::SCHEDULER] {
         let mut world = World::new(2, 4);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::agent::GpuReport;
+use model::agent::{Exit, GpuReport};
 use model::client::{Answer, Change, ErrorKind, Read};
 use model::nodes::{GpuHealth, GpuNote, GpuTrouble, GpuView, HeldReport, NodeNotes, XidReport};
 use model::reason::PhaseName;
@@ -304,6 +304,45 @@ fn one_error_does_not_remove_a_gpu_for_ever() {
         world.run(2);
     }
     assert_eq!(world.health(1, 2), GpuHealth::Bad, "too often");
+}
+
+#[test]
+fn a_task_that_died_of_its_gpu_is_not_to_blame_whoever_tells_first() {
+    let mut world = world(2);
+    let id = training(&mut world, 1);
+    // Long after the last news of the node's GPUs.
+    world.run(120);
+    let (node, place) = world.card_of(id, 0);
+    let agent = world.agents.get_mut(&n(node)).unwrap();
+    let worker = agent.ledger.iter_mut().find(|((job, _, task), entry)| {
+        *job == id && *task == Task::worker(0) && entry.exit.is_none()
+    });
+    let reason = "CUDA: unspecified launch failure".to_owned();
+    worker.unwrap().1.exit = Some(Exit { code: Some(1), reason, ..Exit::default() });
+    world.until(10, "its end is told", |world| world.detail(id).faults.len() == 1);
+    assert_eq!(world.control.job(id).record.failures_in_row, 1);
+    let card = world.card(node, place);
+    (card.answers, card.lost) = (false, true);
+    world.until(10, "the GPU is out", |world| {
+        world.health(node, u32::try_from(place).unwrap()) == GpuHealth::Suspect
+    });
+    let cause = world.detail(id).faults[0].cause.clone();
+    assert!(cause.starts_with("gpu lost GPU-") && cause.contains("CUDA"), "{cause}");
+    assert_eq!(world.control.job(id).record.failures_in_row, 0);
+    // The other way round: an error that ends its program, then the end.
+    world.until(60, "it trains again", is_running(id, 1));
+    let (node, place) = world.card_of(id, 0);
+    world.xid(node, place, 94);
+    world.run(2);
+    let agent = world.agents.get_mut(&n(node)).unwrap();
+    let worker = agent.ledger.iter_mut().find(|((job, _, task), entry)| {
+        *job == id && *task == Task::worker(0) && entry.exit.is_none()
+    });
+    worker.unwrap().1.exit = Some(Exit { code: Some(1), ..Exit::default() });
+    world.until(10, "its end is told", |world| world.detail(id).faults.len() == 2);
+    let cause = world.detail(id).faults[1].cause.clone();
+    assert!(cause.contains("Xid 94"), "{cause}");
+    assert_eq!(world.control.job(id).record.failures_in_row, 0);
 }
 
 #[test]

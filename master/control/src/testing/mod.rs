@@ -7,6 +7,7 @@ mod assignment;
 mod chaos;
 mod curves;
 mod data;
+mod diverged;
 mod down_cap;
 mod drain;
 mod faults;
@@ -187,7 +188,8 @@ impl World {
                     self.replies.insert(request.0, *reply);
                 }
                 Command::SendDesired { node, session, desired, extras, orders } => {
-                    let agent = self.agents.get_mut(&node).expect("a node of this world");
+                    // A liar may have named another.
+                    let Some(agent) = self.agents.get_mut(&node) else { continue };
                     if agent.session == Some(session) && agent.hears {
                         agent.extras = extras;
                         agent.orders = orders;

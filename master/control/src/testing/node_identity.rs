@@ -173,3 +173,20 @@ fn a_clock_that_differs_is_told_in_words() {
         assert_eq!(told.map(|one| one.words.as_str()), finding, "{skew_ms} ms");
     }
 }
+
+#[test]
+fn an_end_during_a_long_outage_is_told_once() {
+    let mut world = World::new(1, 8);
+    let id = world.running(long(), Shape::new(1, 2));
+    world.cut(&n(1));
+    world.run(10);
+    world.exit(id, Task::worker(1), 7, "boom");
+    world.run(300);
+    world.heal(&n(1));
+    world.until(30, "its end is told", |world| !world.detail(id).faults.is_empty());
+    world.run(60);
+    let faults = world.detail(id).faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].cause.contains("worker1 on n1 exited with code 7: boom"), "{faults:?}");
+    assert_eq!(world.phase(id), PhaseName::Running);
+}

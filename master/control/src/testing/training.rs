@@ -35,6 +35,8 @@ pub(crate) struct Training {
     over: BTreeSet<CheckpointId>,
     missed: Option<CheckpointId>,
     pub(crate) nan_from: Option<u64>,
+    /// Reports do not tell of it.
+    pub(crate) nan_hidden: bool,
     pub(crate) stuck: bool,
     /// Speed of each worker as a share of its usual one; seconds of its own computing; and, in
     /// async mode, steps that it is behind by.
@@ -68,6 +70,7 @@ impl Training {
             over: BTreeSet::new(),
             missed: None,
             nan_from: None,
+            nan_hidden: false,
             stuck: false,
             speeds: vec![1.0; wanted.launch.shape.workers as usize],
             computed_s: vec![0.0; wanted.launch.shape.workers as usize],
@@ -76,7 +79,7 @@ impl Training {
     }
 
     /// A job-wide step: async workers count their own.
-    fn step(&self) -> u64 {
+    pub(crate) fn step(&self) -> u64 {
         match self.mode {
             Mode::Sync => self.base + self.done,
             Mode::Async => self.base + self.done * u64::from(self.shape.workers),
@@ -222,7 +225,7 @@ impl Training {
             mean: if steps == 0 { 0.0 } else { sum / f64::from(steps) },
             deviation: 0.01,
         };
-        let nan = self.nan_from.filter(|from| self.step() >= *from);
+        let nan = self.nan_from.filter(|from| self.step() >= *from && !self.nan_hidden);
         WorkerReport {
             job,
             generation,
@@ -238,7 +241,7 @@ impl Training {
                 || self.done.saturating_sub(self.lag(worker)),
                 |from| self.done.min(from.saturating_sub(self.base)),
             ),
-            loss_not_finite: u64::from(nan.is_some()),
+            loss_not_finite: nan.map_or(0, |from| self.step() - from + 1),
             loss_not_finite_since: nan,
             recent: if nan.is_some() {
                 LossWindow { steps: 50, mean: f64::NAN, deviation: f64::NAN }

@@ -63,7 +63,9 @@ pub(super) fn draw(seed: u64) -> Drawn {
     let ends_ms = within(&mut knobs, 120, 900) * 1000;
     let mut faults = stream(seed, "faults");
     let nodes = cluster.nodes.len();
-    let schedule = schedule::draw(&mut faults, nodes, &workload, ends_ms);
+    let mut schedule = schedule::draw(&mut faults, nodes, &workload, ends_ms);
+    schedule.extend(schedule::closings(&mut stream(seed, "closings"), nodes, ends_ms));
+    schedule.sort_by_key(|(at, _)| *at);
     Drawn { policy, cluster, workload, options, settings, tweaks, schedule, ends_ms }
 }
 

@@ -88,7 +88,9 @@ fn kind(fault: &Fault) -> Option<&'static str> {
 
 const fn asked(change: &Change) -> &'static str {
     match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } => "submit",
+        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
+            "submit"
+        }
         Change::Cancel { .. } => "cancel",
         Change::Pause { .. } => "pause",
         Change::Resume { .. } => "resume",

@@ -232,7 +232,7 @@ impl Teller<'_> {
         self.world.findings().first().map_or(Ok(()), |finding| Err(finding.clone()))
     }
 
-    /// Nothing goes wrong any more, and an operator gets paused jobs going: all must come to its
+    /// Nothing goes wrong any more, and an operator opens nodes and gets paused jobs going: all must come to its
     /// end, and leave nothing behind.
     fn heal(&mut self) -> Result<(), String> {
         let mut resume_at = self.world.now();
@@ -250,6 +250,9 @@ impl Teller<'_> {
                 for job in 1..=self.drawn.workload.jobs.len() {
                     let job = JobId(u64::try_from(job).unwrap_or(0));
                     self.world.ask(Change::Resume { job }, false);
+                }
+                for (node, _) in &self.drawn.cluster.nodes {
+                    self.world.ask(Change::NodeUndrain { node: node.clone() }, false);
                 }
                 resume_at = self.world.now().plus(RESUME_MS);
             }

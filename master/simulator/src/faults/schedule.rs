@@ -1,7 +1,7 @@
 //! When what goes wrong.
 
 use model::client::Change;
-use model::{Bounds, JobId, Shape, Task};
+use model::{Bounds, JobId, NodeId, Shape, Task};
 use rand_pcg::Pcg64Mcg;
 
 use super::draw::{chance, one, within};
@@ -208,6 +208,31 @@ fn of_jobs(
         }
         _ => put(0, operator(stream, workload)),
     }
+}
+
+/// Nodes that operators close for a while. Drawn apart, so that a seed's other faults stay.
+pub(super) fn closings(stream: &mut Pcg64Mcg, nodes: usize, ends_ms: u64) -> Vec<(u64, Fault)> {
+    let mut schedule = Vec::new();
+    if chance(stream, 0.5) {
+        return schedule;
+    }
+    for _ in 0..within(stream, 1, 6) {
+        let at = within(stream, 0, ends_ms);
+        let number = usize::try_from(within(stream, 0, 999)).unwrap_or(0) % nodes + 1;
+        let node: NodeId = format!("n{number}").parse().expect("a letter and a digit are a name");
+        let deadline_ms = one(stream, &[None, None, Some(0), Some(5_000), Some(60_000)]);
+        let close = if chance(stream, 0.3) {
+            Change::NodeCordon { node: node.clone() }
+        } else {
+            Change::NodeDrain { node: node.clone(), deadline_ms }
+        };
+        let ask = |change| Fault::Ask { change: Box::new(change), dry_run: false };
+        let lasts = length(stream);
+        schedule.push((at, ask(close)));
+        schedule.push((at + lasts, ask(Change::NodeUndrain { node })));
+    }
+    schedule.retain(|(at, _)| *at < ends_ms);
+    schedule
 }
 
 fn float_len(workload: &Workload) -> u64 {

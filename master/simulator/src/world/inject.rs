@@ -171,8 +171,11 @@ impl World {
             self.watch.asked.insert(request.0, change.clone());
         }
         let user = "op".to_owned();
+        // Without a reason no node is drained.
+        let drains = matches!(change, Change::NodeDrain { .. });
+        let reason = drains.then(|| "by chance".to_owned());
         let (rank, change) = (model::access::Rank::Operator, change.into());
-        self.master(Event::Change { request, user, rank, dry_run, reason: None, change });
+        self.master(Event::Change { request, user, rank, dry_run, reason, change });
     }
 
     /// The owner of a job submits it again under the same request id.
