@@ -159,10 +159,8 @@ impl Link {
         if let Err(error) = told.tell(&mut writer, rates, notes, node).await {
             return Some(error.to_string());
         }
-        let mut extras = Extras::default();
-        let mut orders = NodeOrders::default();
-        let mut sequence = 1;
-        let mut contact = connection.contact();
+        let (mut extras, mut orders) = (Extras::default(), NodeOrders::default());
+        let (mut sequence, mut contact) = (1, connection.contact());
         let mut every = tokio::time::interval(CONTACT_EVERY);
         let mut questions = JoinSet::new();
         loop {
@@ -202,13 +200,8 @@ impl Link {
                     }
                     heartbeat.sequence = sequence;
                     sequence += 1;
-                    match writer.send(&FromAgent::Heartbeat(heartbeat)).await {
-                        Ok(()) => {}
-                        // The stream is still good, and the next one may fit.
-                        Err(error @ FrameError::TooLong { .. }) => {
-                            tracing::error!(%error, "a heartbeat was not sent");
-                        }
-                        Err(error) => return Some(error.to_string()),
+                    if let Err(error) = beat(&mut writer, heartbeat).await {
+                        return Some(error.to_string());
                     }
                 }
                 stream = connection.accept_bi(), if questions.len() < QUESTIONS_MAX => match stream {
@@ -229,6 +222,17 @@ impl Link {
             connection.close(Close::Protocol, &format!("{}: {error}", self.node));
         }
         error.to_string()
+    }
+}
+
+async fn beat(writer: &mut net::FrameWriter, heartbeat: Heartbeat) -> Result<(), FrameError> {
+    match writer.send(&FromAgent::Heartbeat(heartbeat)).await {
+        // The stream is still good, and the next one may fit.
+        Err(error @ FrameError::TooLong { .. }) => {
+            tracing::error!(%error, "a heartbeat was not sent");
+            Ok(())
+        }
+        other => other,
     }
 }
 

@@ -20,9 +20,9 @@ fn text(words: &str) -> String {
 fn submission(spec: &JobSpec, request_id: Option<&str>, options: Option<&JobOptions>) -> String {
     let mut line = format!("submit {}", text(&spec.name));
     if let Some(id) = request_id {
-        line += &format!(" --request-id {}", text(id));
+        line.extend([" --request-id ", &text(id)]);
     }
-    line += &format!(" workers {} servers {}", bounds(spec.workers), bounds(spec.servers));
+    line.extend([" workers ", &bounds(spec.workers), " servers ", &bounds(spec.servers)]);
     if options.is_some_and(|options| options.checkpoint_shared) {
         line += " checkpoint_shared";
     }
@@ -51,13 +51,13 @@ fn change(change: &Change) -> String {
         Change::Update { job, workers, servers, priority } => {
             let mut line = format!("update {job}");
             if let Some(workers) = workers {
-                line += &format!(" workers {}", bounds(*workers));
+                line.extend([" workers ", &bounds(*workers)]);
             }
             if let Some(servers) = servers {
-                line += &format!(" servers {}", bounds(*servers));
+                line.extend([" servers ", &bounds(*servers)]);
             }
             if let Some(priority) = priority {
-                line += &format!(" priority {priority}");
+                line.extend([" priority ", &priority.to_string()]);
             }
             line
         }

@@ -288,7 +288,7 @@ fn every_kind_of_record_is_written_and_read_as_recorded() {
         if recorded.get(*name) != Some(&value) {
             let lines: Vec<String> =
                 value.chunks(48).map(|part| format!("  {}\n", hex(part))).collect();
-            wrong += &format!("{name} =\n{}", lines.concat());
+            wrong.extend([*name, " =\n", &lines.concat()]);
             continue;
         }
         assert_eq!(codec::decode(&op.key, &recorded[*name], None).unwrap(), *record, "{name}");

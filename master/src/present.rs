@@ -1,7 +1,7 @@
 //! Who is connected with which certificate, and which certificates may not be.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use control::event::SessionId;
@@ -20,7 +20,7 @@ pub(crate) struct Present {
     /// One list at a time; nobody waits at the door for the disk.
     writing: Arc<Mutex<()>>,
     /// Where the list is kept over restarts.
-    kept: Arc<PathBuf>,
+    kept: Arc<Path>,
 }
 
 /// What became of a newer list.
@@ -49,7 +49,7 @@ impl Present {
     pub(crate) fn new(kept: PathBuf, revocations: Revocations) -> Self {
         let inner = Inner { revocations: Arc::new(revocations), connections: BTreeMap::new() };
         let writing = Arc::default();
-        Self { inner: Arc::new(Mutex::new(inner)), writing, kept: Arc::new(kept) }
+        Self { inner: Arc::new(Mutex::new(inner)), writing, kept: kept.into() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

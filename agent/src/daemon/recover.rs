@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use model::{BootId, Incarnation, Millis};
+use model::{BootId, Incarnation, Millis, NodeId};
 use nix::unistd::{Gid, Uid};
 
 use super::isolated::words_of;
 use super::{Agent, Due, Ended, Live, LiveTask, NEVER, Parts, read_socket};
 use crate::cgroup::{self, Tree};
 use crate::clock;
+use crate::config::Settings;
 use crate::gateway::{Gateway, Served};
 use crate::ledger::{Found, Held, HeldTask, Key, Ledger, LedgerFile, State, Stopping};
 use crate::probe::host::Host;
@@ -21,6 +22,22 @@ use crate::systemd::Systemd;
 use crate::task::adopt::{self, Fate};
 use crate::task::output::Logs;
 use crate::telemetry::{self, Telemetry};
+
+/// Makes a ledger this agent's, for its next incarnation.
+fn take_over(ledger: &mut Ledger, node: &NodeId, settings: &Settings) -> Result<()> {
+    match &ledger.node {
+        Some(before) if before != node && ledger.generations.values().any(Held::is_live) => {
+            bail!(
+                "{} holds tasks of node {before}, and the certificate is for {node}; \
+                 end them with the old certificate first, or give another state_dir",
+                settings.state_dir.display()
+            );
+        }
+        _ => ledger.node = Some(node.clone()),
+    }
+    ledger.incarnation = ledger.incarnation.next();
+    Ok(())
+}
 
 impl Agent {
     /// Reads the ledger, begins a new incarnation, takes back what still runs and ends what
@@ -41,17 +58,7 @@ impl Agent {
         let settings = Arc::new(settings);
         let file = LedgerFile::new(&settings.state_dir);
         let mut ledger = load(&file)?;
-        match &ledger.node {
-            Some(before) if *before != node && ledger.generations.values().any(Held::is_live) => {
-                bail!(
-                    "{} holds tasks of node {before}, and the certificate is for {node}; \
-                     end them with the old certificate first, or give another state_dir",
-                    settings.state_dir.display()
-                );
-            }
-            _ => ledger.node = Some(node.clone()),
-        }
-        ledger.incarnation = ledger.incarnation.next();
+        take_over(&mut ledger, &node, &settings)?;
         let logs = Logs::new(&settings.state_dir, settings.log_bytes_max);
         let gateway = Arc::new(Gateway::new(&settings, events.clone()));
         let mut agent = Self {

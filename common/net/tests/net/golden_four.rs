@@ -72,7 +72,7 @@ impl Recorded {
             }
             Some(_) | None => {
                 let lines = frame[4..].chunks(48).map(|part| format!("  {}\n", hex(part)));
-                self.wrong += &format!("{name} =\n{}", lines.collect::<String>());
+                self.wrong.extend([name, " =\n", &lines.collect::<String>()]);
             }
         }
     }

@@ -71,7 +71,7 @@ async fn a_master_s_certificate_makes_no_agent_and_no_operator() {
     let (master, told) = tokio::join!(accept(&server), async {
         let quic = quic.await.unwrap();
         let (mut send, _receive) = quic.open_bi().await.unwrap();
-        send.write_all(&raw::HELLO[..]).await.unwrap();
+        send.write_all(raw::HELLO).await.unwrap();
         Lost::from(soon("the refusal", quic.closed()).await)
     });
     for words in [master.unwrap_err().to_string(), told.to_string()] {

@@ -123,10 +123,9 @@ async fn holders(
 }
 
 async fn in_use(context: &mut Context<'_>) -> Result<Vec<CertificateView>, Failure> {
-    match context.master.certificate(CertificateCall::Status, None).await? {
-        Answer::Certificates(views) => Ok(views),
-        other => Err(unexpected(&other)),
-    }
+    let answer = context.master.certificate(CertificateCall::Status, None).await?;
+    let Answer::Certificates(views) = answer else { return Err(unexpected(&answer)) };
+    Ok(views)
 }
 
 /// The name in the certificate that the master shows.
@@ -153,24 +152,21 @@ async fn renew(
         return Ok(RotatedJson { identity: path(holder), serial: None, ends: None, note });
     }
     let ask = CertificateCall::Ask { holder: holder.clone() };
-    let request = match context.master.certificate(ask, reason.clone()).await? {
-        Answer::CertificateRequest(request) => request,
-        other => return Err(unexpected(&other)),
-    };
+    let answer = context.master.certificate(ask, reason.clone()).await?;
+    let Answer::CertificateRequest(request) = answer else { return Err(unexpected(&answer)) };
     let addresses: &[String] = if role == Role::Master { &args.addresses } else { &[] };
     let wanted = pki::Request { role, name: &name, addresses, days: LEAF_DAYS };
     let signed =
         ca.sign(&request, &wanted, lasts, clock::wall()).map_err(|error| pki_failure(&error))?;
     let install = CertificateCall::Install { holder: holder.clone(), pem: signed.pem };
-    match context.master.certificate(install, reason).await? {
-        Answer::Accepted { note, .. } => Ok(RotatedJson {
-            identity: path(holder),
-            serial: Some(signed.serial),
-            ends: Some(Time(unix_ms(signed.not_after))),
-            note,
-        }),
-        other => Err(unexpected(&other)),
-    }
+    let answer = context.master.certificate(install, reason).await?;
+    let Answer::Accepted { note, .. } = answer else { return Err(unexpected(&answer)) };
+    Ok(RotatedJson {
+        identity: path(holder),
+        serial: Some(signed.serial),
+        ends: Some(Time(unix_ms(signed.not_after))),
+        note,
+    })
 }
 
 /// A person's certificate lies in files: it is issued anew in their place.

@@ -144,7 +144,9 @@ fn taking(refuses: bool) -> (Fake, Arc<Mutex<Vec<String>>>) {
             let note = "1 sessions were closed".to_owned();
             Ok(Answer::Accepted { job: None, node: None, note }).into()
         }
-        other => panic!("{other:?} is not expected"),
+        other @ (CertificateCall::Ask { .. } | CertificateCall::Install { .. }) => {
+            panic!("{other:?} is not expected")
+        }
     });
     (fake, lists)
 }

@@ -45,7 +45,7 @@ impl Xids {
         let listed = LISTED.iter().find(|(number, _, _)| *number == xid);
         let own = self.own.get(&xid).copied();
         // One that nobody knows is looked at, and takes nothing out for good.
-        own.or(listed.map(|(_, class, _)| *class)).unwrap_or(Class::Transient)
+        own.or_else(|| listed.map(|(_, class, _)| *class)).unwrap_or(Class::Transient)
     }
 }
 
