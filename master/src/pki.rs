@@ -15,7 +15,7 @@ use tokio::signal::unix::Signal;
 
 use crate::clock::Clock;
 use crate::config::{self, Environment, Places};
-use crate::present::Present;
+use crate::present::{Present, Revoked};
 
 /// Between two looks at the files. A renewed certificate is in use this long after at most.
 const LOOK: Duration = Duration::from_secs(30);
@@ -251,13 +251,18 @@ impl Certificates {
         Ok(())
     }
 
-    /// Takes a newer list of revoked certificates: keeps it, then refuses and sends away.
+    /// Takes a newer list of revoked certificates: refuses them, sends them away, and keeps it.
     pub(crate) fn revoke(&self, newer: &Revocations) -> Result<usize, String> {
-        let closed = self.present.revoke(newer)?;
+        let Revoked { closed, unkept } = self.present.revoke(newer)?;
         if let Some(server) = self.server.get() {
             server.set_revocations(self.present.revocations());
         }
-        Ok(closed)
+        match unkept {
+            None => Ok(closed),
+            Some(words) => {
+                Err(format!("the list is in use, but only until the next start: {words}"))
+            }
+        }
     }
 
     /// Watches the files for as long as it runs: renews those of a local cluster, shows renewed

@@ -17,8 +17,19 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     inner: Arc<Mutex<Inner>>,
+    /// One list at a time; nobody waits at the door for the disk.
+    writing: Arc<Mutex<()>>,
     /// Where the list is kept over restarts.
     kept: Arc<PathBuf>,
+}
+
+/// What became of a newer list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Revoked {
+    /// Sessions that were closed.
+    pub(crate) closed: usize,
+    /// Why it is in use and yet will be forgotten at the next start.
+    pub(crate) unkept: Option<String>,
 }
 
 /// A session's place; given back when dropped.
@@ -37,7 +48,8 @@ impl Drop for Place {
 impl Present {
     pub(crate) fn new(kept: PathBuf, revocations: Revocations) -> Self {
         let inner = Inner { revocations: Arc::new(revocations), connections: BTreeMap::new() };
-        Self { inner: Arc::new(Mutex::new(inner)), kept: Arc::new(kept) }
+        let writing = Arc::default();
+        Self { inner: Arc::new(Mutex::new(inner)), writing, kept: Arc::new(kept) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -72,20 +84,17 @@ impl Present {
         by_serial.into_values().cloned().collect()
     }
 
-    /// Puts a newer list into use, on the disk first, and sends away whom it names.
-    ///
-    /// # Returns
-    /// How many sessions were closed.
+    /// Puts a newer list into use, sends away whom it names, and keeps it on the disk.
     ///
     /// # Errors
-    /// In words, where the list is older than what is in use, or cannot be kept.
-    pub(crate) fn revoke(&self, newer: &Revocations) -> Result<usize, String> {
-        let mut inner = self.lock();
-        let lists = inner.revocations.updated(newer)?;
-        lists.store(&self.kept).map_err(|error| error.to_string())?;
-        inner.revocations = Arc::new(lists);
-        drop(inner);
-        Ok(self.sweep())
+    /// In words, where the list is older than what is in use.
+    pub(crate) fn revoke(&self, newer: &Revocations) -> Result<Revoked, String> {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let lists = self.revocations().updated(newer)?;
+        self.lock().revocations = Arc::new(lists.clone());
+        let closed = self.sweep();
+        let unkept = lists.store(&self.kept).err().map(|error| error.to_string());
+        Ok(Revoked { closed, unkept })
     }
 
     /// Closes the sessions of revoked certificates.

@@ -137,11 +137,11 @@ fn unbase64(text: &str) -> Option<Vec<u8>> {
             b'/' => 63,
             _ => return None,
         };
-        held = (held << 6 | u32::from(value)) & 0xffff;
+        held = ((held << 6) | u32::from(value)) & 0xffff;
         bits += 6;
         if bits >= 8 {
             bits -= 8;
-            bytes.push(u8::try_from(held >> bits & 0xff).ok()?);
+            bytes.push(u8::try_from((held >> bits) & 0xff).ok()?);
         }
     }
     Some(bytes)

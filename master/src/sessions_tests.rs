@@ -407,7 +407,7 @@ async fn each_role_s_requests_carry_its_rank_and_leave_a_line() {
         };
         let line = &lines[0];
         assert_eq!((line.user.as_str(), line.role.as_str()), (name, rank.name()));
-        assert_eq!((line.request.as_str(), line.outcome.as_str()), ("pause job-3", "no"));
+        assert_eq!((line.request.as_str(), line.outcome.as_str()), ("pause j3", "no"));
         assert!(line.address.starts_with("127.0.0.1:"), "{}", line.address);
     }
     assert_eq!(world.counters.requests_not_allowed.load(Ordering::Relaxed), 3);

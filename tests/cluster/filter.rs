@@ -114,7 +114,7 @@ fn tables(space: Option<&str>) -> Result<String> {
 fn job(cluster: &Cluster) -> JobFile {
     let mut job = JobFile::new("guarded", "digits_mlp.py", &cluster.checkpoints());
     (job.workers, job.servers) = ((2, 2), (2, 2));
-    job.finish = Finish::Epochs(40);
+    job.finish = Finish::Epochs(90);
     job
 }
 

@@ -22,7 +22,7 @@ fn cluster(
     before: impl Fn(&mut [Nvml]) -> Result<()>,
 ) -> Result<(Cluster, Vec<Nvml>)> {
     let mut options = ClusterOptions::quick(&vec![2.0; nodes]);
-    options.master_toml.push_str("[gpus]\nquiet = \"3s\"\n");
+    options.master_toml.push_str("[gpus]\nquiet = \"3s\"\nout_share = 1.0\n");
     let mut cluster = Cluster::prepare(&options)?;
     let mut nvml = Vec::new();
     for agent in 0..nodes {
@@ -119,11 +119,11 @@ fn a_gpu_lost_in_mid_job_restarts_the_job_elsewhere() -> Result<()> {
         clock.elapsed().as_secs_f64()
     ));
     wait_health(&cluster, &before, "SUSPECT")?;
-    let events = cluster.run(["events", &id])?;
+    let events = cluster.run(["events", id.as_str()])?;
     ensure!(events.contains(&before), "no event of the job names the GPU: {events}");
     nvml[at].remove(&format!("lost.{index}"))?;
     wait_health(&cluster, &before, "OK")?;
-    cluster.run(["cancel", &id, "--now"])?;
+    cluster.run(["cancel", id.as_str(), "--now"])?;
     Ok(())
 }
 
@@ -151,16 +151,16 @@ fn a_driver_that_hangs_and_one_that_does_not_fit_leave_training_alone() -> Resul
     let words = gpu.context("it is listed")?["trouble"].as_str().unwrap_or_default().to_owned();
     ensure!(words.contains("reboot") && words.contains("reload"), "{words}");
     let other = submit(&cluster, &job(&cluster, "waits"))?;
-    wait_job(&cluster, &other, "a reason", MINUTE, |shown| {
-        shown["reason"]
-            .as_str()
-            .is_some_and(|reason| reason.contains("gpu") || reason.contains("GPU"))
+    wait_job(&cluster, &other, "a decision", MINUTE, |shown| {
+        let decided = shown["reason"].as_str().is_some_and(|why| !why.contains("not evaluated"));
+        shown["phase"] == "QUEUED" && decided
     })?;
     wait_steps(&cluster, &id, 10)?;
+    ensure!(show(&cluster, &other)?["phase"] == "QUEUED", "it got a GPU that it cannot use");
     ensure!(faults(&show(&cluster, &id)?).is_empty(), "training was touched");
     nvml[0].remove("init 18")?;
     wait_phase(&cluster, &other, "RUNNING", 2 * MINUTE)?;
-    cluster.run(["cancel", &id, &other, "--now", "--yes"])?;
+    cluster.run(["cancel", id.as_str(), other.as_str(), "--now", "--yes"])?;
     Ok(())
 }
 
@@ -185,10 +185,10 @@ fn memory_errors_at_the_start_keep_a_gpu_out_and_xids_are_told_apart() -> Result
     ensure!(told["health"] == "OK" && told["history"].to_string().contains("Xid 31"), "{told}");
     let back = find(&once).context("it is listed")?;
     ensure!(back["history"].to_string().contains("Xid 94"), "{back}");
-    cluster.run(["node", "gpus", "n1", "--retire", &user, "--reason", "a test"])?;
+    cluster.run(["node", "gpus", "n1", "--retire", user.as_str(), "--reason", "a test"])?;
     wait_health(&cluster, &user, "RETIRED")?;
     wait_offered(&cluster, "n1", 2)?;
-    cluster.run(["node", "gpus", "n1", "--return", &user])?;
+    cluster.run(["node", "gpus", "n1", "--return", user.as_str()])?;
     wait_health(&cluster, &user, "OK")?;
     Ok(())
 }
@@ -220,7 +220,7 @@ fn memory_of_a_process_that_is_no_tasks_is_not_free() -> Result<()> {
     drop(stranger);
     wait_offered(&cluster, "n1", 1)?;
     wait_phase(&cluster, &id, "RUNNING", 2 * MINUTE)?;
-    cluster.run(["cancel", &id, "--now"])?;
+    cluster.run(["cancel", id.as_str(), "--now"])?;
     Ok(())
 }
 

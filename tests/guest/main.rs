@@ -16,6 +16,9 @@ const LIMIT_S: u32 = 400;
 /// The tests that only such a machine can run, and those of groups that any other can as well.
 const WANTED: [&str; 3] = ["daemon::tests::guest", "daemon::tests::isolated", "cgroup::tests"];
 
+/// Those of `daemon::tests::guest`.
+const LIMIT_TESTS: usize = 8;
+
 /// The agent's tests as a program, built just now from this checkout.
 fn agent_tests() -> Result<PathBuf> {
     let profile: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
@@ -45,7 +48,7 @@ fn limits_hold_on_a_kernel_with_cgroup_v2() {
     let guest = Guest::ready().expect("the guest is set up");
     let program = agent_tests().expect("the tests are built");
     let script = format!(
-        "cd /tmp && agent-tests --include-ignored --test-threads 1 {} 2>&1; echo \"ended $?\"",
+        "cd /tmp && agent-tests --show-output --test-threads 1 {} 2>&1; echo \"ended $?\"",
         WANTED.join(" ")
     );
     let mut lines = Vec::new();
@@ -55,6 +58,9 @@ fn limits_hold_on_a_kernel_with_cgroup_v2() {
     });
     done.expect("the guest runs to its end");
     assert!(lines.iter().any(|line| line == "ended 0"), "tests in the guest failed");
+    // A test of limits passes also where there are none: here each must have found them.
+    let enforced = lines.iter().filter(|line| line.ends_with(": limits are enforced"));
+    assert_eq!(enforced.count(), LIMIT_TESTS, "not each test of limits found them");
     // None may be left out: a name that changed would else pass unseen.
     for wanted in WANTED {
         let passed = lines

@@ -17,6 +17,7 @@ use crate::filter::{Admitted, Filter, Rules};
 use crate::ledger::{Key, Ledger, PortHeld, State};
 use crate::ports::Ports;
 use crate::probe::sockets::{LISTEN, Socket, Sockets};
+use crate::task::process::Refused;
 
 /// Between two looks whether the kernel still has the rules. A firewall that is loaded anew leaves
 /// the ports open for as long.
@@ -99,19 +100,21 @@ impl Agent {
         key: Key,
         task: Task,
         launch: &Launch,
-    ) -> Result<Option<u16>, String> {
+    ) -> Result<Option<u16>, Refused> {
         let held = &self.ledger.ports;
         let (at, told) = if task.role == Role::Scheduler {
             let Ok(host) = launch.root_host.parse::<IpAddr>() else { return Ok(None) };
             let at = SocketAddr::new(host, launch.root_port);
             if let Some(other) = held.get(&at).filter(|other| other.key != key) {
-                return Err(format!("root port {} is busy: {} holds it", at.port(), other.key));
+                let words = format!("root port {} is busy: {} holds it", at.port(), other.key);
+                return Err(words.into());
             }
             (at, None)
         } else {
             let own = own_address(&self.settings);
             let is_held = |port| held.contains_key(&SocketAddr::new(own, port));
-            let port = self.guard.ports.take(is_held)?;
+            let taken = self.guard.ports.take(is_held);
+            let port = taken.map_err(|words| Refused { server: true, ..words.into() })?;
             (SocketAddr::new(own, port), Some(port))
         };
         let peers = self.peers_of(key);

@@ -96,7 +96,10 @@ impl Wallet {
             }
             (Some(Ok(credentials)), Some(Err(fault)))
             | (Some(Err(fault)), Some(Ok(credentials))) => {
-                Ok(Chosen { credentials, faults: vec![fault] })
+                // After a renewal the former one ends where it lies: that is no fault.
+                let ended = matches!(fault, PkiError::Expired { .. });
+                let faults = if ended { Vec::new() } else { vec![fault] };
+                Ok(Chosen { credentials, faults })
             }
             (Some(Err(fault)), _) | (None, Some(Err(fault))) => Err(fault),
             (None, None) => Err(PkiError::Unusable {

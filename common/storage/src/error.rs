@@ -116,8 +116,11 @@ mod tests {
     }
 
     fn chained(words: &[&'static str]) -> String {
-        let made =
-            words.iter().rev().fold(None, |source, words| Some(Box::new(Worded { words, source })));
+        let made = words
+            .iter()
+            .copied()
+            .rev()
+            .fold(None, |source, words| Some(Box::new(Worded { words, source })));
         chain(made.as_deref().unwrap())
     }
 

@@ -31,13 +31,12 @@ pub fn tickets(settings: &HdfsSettings, uid: u32) -> Option<Tickets> {
     if !asked || keytab {
         return None;
     }
-    let cache = match std::env::var("KRB5CCNAME") {
-        Ok(name) => match name.split_once(':') {
-            None => PathBuf::from(name),
-            Some(("FILE", path)) => PathBuf::from(path),
-            Some(_) => return None,
-        },
-        Err(_) => PathBuf::from(format!("/tmp/krb5cc_{uid}")),
+    let named = std::env::var_os("KRB5CCNAME").map(|name| name.to_string_lossy().into_owned());
+    let named = named.unwrap_or_else(|| format!("/tmp/krb5cc_{uid}"));
+    let cache = match named.split_once(':') {
+        None => PathBuf::from(named),
+        Some(("FILE", path)) => PathBuf::from(path),
+        Some(_) => return None,
     };
     let small = std::fs::metadata(&cache).is_ok_and(|found| found.len() <= BYTES_MAX);
     let bytes = std::fs::read(&cache).ok().filter(|_| small);
@@ -124,13 +123,13 @@ mod tests {
 
     fn text(text: &str) -> Vec<u8> {
         let length = u32::try_from(text.len()).unwrap().to_be_bytes();
-        [&length, text.as_bytes()].concat()
+        [&length[..], text.as_bytes()].concat()
     }
 
     fn principal(parts: &[&str]) -> Vec<u8> {
         let count = u32::try_from(parts.len()).unwrap().to_be_bytes();
         let parts: Vec<u8> = parts.iter().flat_map(|part| text(part)).collect();
-        [&[0, 0, 0, 1], &count[..], &text("LAB"), &parts].concat()
+        [&[0, 0, 0, 1][..], &count, &text("LAB"), &parts].concat()
     }
 
     fn ticket(server: &[&str], end: u32) -> Vec<u8> {

@@ -8,7 +8,7 @@ use model::JobOptions;
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
 use model::options::AssignmentKind;
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError, PkiError};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
@@ -24,26 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_secs(2);
 /// The first protocol with [`Read::JobMore`].
 const PROTOCOL_OF_MORE: u16 = 3;
-
-/// The first protocol with a question that not every master knows.
-const fn first_with(read: &Read) -> u16 {
-    match read {
-        Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. } => PROTOCOL_OF_NODES,
-        Read::Jobs
-        | Read::Job { .. }
-        | Read::Why { .. }
-        | Read::Events { .. }
-        | Read::Rounds { .. }
-        | Read::Round { .. }
-        | Read::Nodes
-        | Read::Node { .. }
-        | Read::Status
-        | Read::Log { .. }
-        | Read::Snapshot
-        | Read::JobMore { .. } => PROTOCOL_OF_MORE,
-    }
-}
-
 /// For the last packet to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -102,7 +82,7 @@ impl Master {
     /// # Errors
     /// As [`Self::read`].
     pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
-        if !self.speaks(first_with(&read)).await? {
+        if !self.speaks(first_protocol(&Call::Read(read.clone()))).await? {
             return Ok(None);
         }
         self.read(read).await.map(Some)
@@ -117,31 +97,20 @@ impl Master {
         Ok(self.protocol >= protocol)
     }
 
-    /// For a command that older masters do not know.
+    /// The file of the certificate that this operator shows, and for how many days it lasts.
     ///
     /// # Errors
-    /// As [`Self::connect`]; exit 6 where the master is older.
-    pub(crate) async fn require(&mut self, protocol: u16, command: &str) -> Result<(), Failure> {
-        if self.speaks(protocol).await? {
-            return Ok(());
-        }
-        let software = self.software.clone().unwrap_or_default();
-        let message = format!("the master ({software}) does not know {command}");
-        Err(Failure::new(Exit::Unavailable, message, "upgrade the master first"))
-    }
-
-    /// Whose certificate this operator shows, and for how many days it lasts.
-    ///
-    /// # Errors
-    /// Where there is none that can be read.
+    /// Where there is none that can be read, or it has ended.
     pub(crate) fn certificate_days(
         &self,
         now: std::time::SystemTime,
-    ) -> Result<(String, f64), PkiError> {
-        let files = net::pki::find_clients(&self.target.folder, self.target.user.as_deref())?;
-        let first = files.first().expect("where none is found, that is an error");
-        let status = net::certificate_status(&first.certificate)?;
-        Ok((first.certificate.display().to_string(), status.days_left(now)))
+    ) -> Result<Option<(String, f64)>, Failure> {
+        let all = self.credentials()?;
+        Ok(all.first().map(|credentials| {
+            let left = credentials.not_after().duration_since(now).unwrap_or_default();
+            let name = credentials.files().certificate.display().to_string();
+            (name, left.as_secs_f64() / 86_400.0)
+        }))
     }
 
     /// As [`Self::read`], but waits for a master that restarts.
@@ -226,6 +195,12 @@ impl Master {
             return Err(Failure::new(Exit::Unavailable, words, "upgrade the master"));
         }
         self.ask(&Request { dry_run: false, reason, call: Call::Certificate(call) }).await
+    }
+
+    /// Where the certificates to show it lie.
+    #[must_use]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.target.folder
     }
 
     /// The serial number of the certificate that this command shows, where it can be read.

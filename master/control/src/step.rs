@@ -376,7 +376,9 @@ impl Control {
             put(record);
         }
         for id in &out.node_ops {
-            self.ops_record(id).map(|record| put(Record::NodeOpsV1(record)));
+            if let Some(record) = self.ops_record(id) {
+                put(Record::NodeOpsV1(record));
+            }
         }
     }
 

@@ -4,6 +4,13 @@ use super::{AgentConfig, TASK_USERS};
 use crate::job::Fault;
 
 pub(super) fn check(config: &AgentConfig, faults: &mut Vec<Fault>) {
+    if config.task_user == "root" || config.task_user.is_empty() {
+        faults.push(Fault::new(
+            "task_user",
+            format!("{:?} cannot run tasks", config.task_user),
+            "name an unprivileged user: a task never runs as root",
+        ));
+    }
     if !TASK_USERS.contains(&config.task_user_from.as_str()) {
         faults.push(Fault::new(
             "task_user_from",

@@ -9,6 +9,13 @@ use crate::job::Fault;
 const PORTS_MIN: u16 = 100;
 
 pub(super) fn check(config: &AgentConfig, faults: &mut Vec<Fault>) {
+    if config.task_address.parse::<IpAddr>().is_err() {
+        faults.push(Fault::new(
+            "task_address",
+            format!("{:?} is not a numeric address", config.task_address),
+            "give the address of this node's training network, such as 10.0.0.7",
+        ));
+    }
     let (first, last) = config.task_ports;
     if first < 1024 || last < first || last - first < PORTS_MIN {
         faults.push(Fault::new(

@@ -191,6 +191,9 @@ fn bad_files_are_named_and_the_other_pair_serves() {
     let request = wallet.request(&identity()).unwrap();
     let signed = signed(&world, &request);
     wallet.install(&signed.pem, &files.ca, &identity(), now()).unwrap();
+    // Renewed, and the former one has ended where it lies: no fault.
+    world.issue_at(Role::Agent, "n1", now() - days(9), 1);
+    assert!(wallet.choose(Some(&files), now()).unwrap().faults.is_empty());
     fs::write(&files.certificate, "damaged").unwrap();
     let chosen = wallet.choose(Some(&files), now()).unwrap();
     assert_eq!(chosen.credentials.serial(), signed.serial);

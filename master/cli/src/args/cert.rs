@@ -139,7 +139,7 @@ pub(crate) struct CertStatusArgs {
     /// Certificates in files [default: all of the folder]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Folder of certificates [default: where the master looks]
+    /// Folder of certificates [default: that of --tls-dir]
     #[arg(long, value_name = "DIR", conflicts_with = "files")]
     pub dir: Option<PathBuf>,
     /// Do not ask the master

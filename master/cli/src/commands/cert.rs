@@ -177,7 +177,7 @@ fn local(
         let all: Result<Vec<_>, Failure> = args.files.iter().map(read).collect();
         return Ok(all?.into_iter().flatten().collect());
     }
-    let folder = args.dir.clone().unwrap_or_else(|| context.environment.pki());
+    let folder = args.dir.clone().unwrap_or_else(|| context.master.folder().to_owned());
     let Ok(entries) = std::fs::read_dir(&folder) else {
         // Where none are kept here, those of the cluster are shown.
         return match args.dir {

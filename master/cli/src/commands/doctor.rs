@@ -118,7 +118,7 @@ fn of_clock(status: &Status, before: UnixMs, after: UnixMs) -> Option<Finding> {
 
 /// The operator's own certificate.
 fn of_certificate(context: &Context<'_>) -> Option<Finding> {
-    let (name, days) = context.master.certificate_days(clock::wall()).ok()?;
+    let (name, days) = context.master.certificate_days(clock::wall()).ok()??;
     let subject = format!("certificate of {name}");
     let (severity, words) = match days {
         _ if days <= 0.0 => (Severity::Fault, "it has ended".to_owned()),

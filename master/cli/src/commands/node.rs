@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::NodeId;
 use model::client::{Answer, Change, Read};
-use model::nodes::{NodeMore, PROTOCOL_OF_NODES};
+use model::nodes::NodeMore;
 use model::reason::Schedulability;
 
 use super::Context;
@@ -24,7 +24,6 @@ pub(super) async fn cordon(
     context: &mut Context<'_>,
     args: &NodesChangeArgs,
 ) -> Result<(), Failure> {
-    context.master.require(PROTOCOL_OF_NODES, "node cordon").await?;
     let changes = wanted(&args.nodes, |node| Change::NodeCordon { node });
     apply(context, "node cordon", &args.change, changes).await
 }
@@ -33,7 +32,6 @@ pub(super) async fn undrain(
     context: &mut Context<'_>,
     args: &NodesChangeArgs,
 ) -> Result<(), Failure> {
-    context.master.require(PROTOCOL_OF_NODES, "node undrain").await?;
     let changes = wanted(&args.nodes, |node| Change::NodeUndrain { node });
     apply(context, "node undrain", &args.change, changes).await
 }
@@ -43,7 +41,6 @@ pub(super) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> Result
     if reason.trim().is_empty() {
         return Err(Failure::invalid("a drain needs a reason", "give one with --reason TEXT"));
     }
-    context.master.require(PROTOCOL_OF_NODES, "node drain").await?;
     let mut nodes = args.nodes.clone();
     nodes.sort();
     nodes.dedup();

@@ -32,7 +32,7 @@ const RECORDED: &[(&str, &str)] = &[
     ("nodes.json", "nodes -o json"),
     ("nodes.tsv", "nodes"),
     ("node-show.json", "node show n1 -o json"),
-    ("node-show.tsv", "node show n1"),
+    ("node-show.tsv", "node show n1 --utc"),
     ("status.json", "status -o json"),
     ("status.tsv", "status --utc"),
     ("version.json", "version -o json"),

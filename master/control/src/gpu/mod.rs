@@ -19,6 +19,7 @@ pub use xid::Xids;
 
 use health::Turn;
 
+use crate::event::SessionId;
 use crate::job::push_bounded;
 use crate::node::Node;
 use crate::record::{GpuRecord, Key, Record};
@@ -36,6 +37,8 @@ pub(crate) struct Gpus {
     of: BTreeMap<NodeId, BTreeMap<String, Gpu>>,
     /// What the agents count as usable, by node.
     told: BTreeMap<NodeId, u64>,
+    /// The session in which a node last noted its GPUs.
+    noted: BTreeMap<NodeId, SessionId>,
     /// GPUs that answer and were taken out lately, oldest first; one that is back is not counted.
     taken_out: VecDeque<(Millis, NodeId, String)>,
     /// When it was last told that the limit keeps one in service.

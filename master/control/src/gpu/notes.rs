@@ -80,13 +80,19 @@ impl Control {
             self.tell(None, Some(id), "gpu", text);
             self.ask_round("a node's capacity changed");
         }
+        if let Some(session) = self.nodes.get(id).and_then(|node| node.session) {
+            self.gpus.noted.insert(id.clone(), session);
+        }
         self.note_holders(id);
         self.look_at_gpus(id);
     }
 
     /// Time has passed with a node's GPUs.
     pub(crate) fn on_gpu_beat(&mut self, id: &NodeId) {
-        if self.gpus.concerns(id) {
+        // Notes of an earlier life of the agent say nothing about this one.
+        let session = self.nodes.get(id).and_then(|node| node.session);
+        let noted = session.is_some() && self.gpus.noted.get(id).copied() == session;
+        if noted && self.gpus.concerns(id) {
             self.look_at_gpus(id);
         }
     }

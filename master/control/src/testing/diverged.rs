@@ -3,7 +3,7 @@
 use model::client::{Answer, Change};
 use model::diverged::OnNan;
 use model::reason::PhaseName;
-use model::{Finish, JobId, JobOptions};
+use model::{Finish, Generation, JobId, JobOptions};
 
 use super::{World, job};
 
@@ -27,6 +27,13 @@ fn world(on_nan: OnNan) -> (World, JobId) {
 /// Steps of the checkpoints that are kept.
 fn kept(world: &World, id: JobId) -> Vec<u64> {
     world.control.job(id).record.checkpoints.iter().map(|kept| kept.step).collect()
+}
+
+/// Waits until another generation than this one is on its way.
+fn until_another(world: &mut World, id: JobId, before: Option<Generation>) {
+    world.until(100, "it goes back", |world| {
+        world.control.job(id).life().is_some_and(|life| Some(life.generation) != before)
+    });
 }
 
 /// From the next step on the loss is no number, for as long as the generation lives.
@@ -53,7 +60,7 @@ fn a_job_goes_back_to_before_it_twice_and_then_fails() {
     for times in 1..=2 {
         let before = world.row(id).generation;
         let since = diverge(&mut world, id);
-        world.until(100, "it goes back", |world| world.row(id).generation != before);
+        until_another(&mut world, id, before);
         let resumed = world.control.job(id).life().unwrap().resume.unwrap();
         let checkpoints = &world.control.job(id).record.checkpoints;
         let from = checkpoints.iter().find(|kept| kept.id == resumed).unwrap();
@@ -77,7 +84,7 @@ fn what_was_saved_since_is_never_resumed_from() {
     let (mut world, id) = world(OnNan::RollBack);
     let good = kept(&world, id);
     let generation = world.row(id).generation.unwrap();
-    let since = world.trainings[&(id, generation)].step() + 5;
+    let since = world.trainings[&(id, generation)].step() + 1;
     // It saves once more before it is found: its reports do not come through.
     world.change(Change::Checkpoint { job: id }).unwrap();
     let training = world.trainings.get_mut(&(id, generation)).unwrap();
@@ -86,7 +93,7 @@ fn what_was_saved_since_is_never_resumed_from() {
     world.until(100, "it runs", |world| world.phase(id) == PhaseName::Running);
     assert!(since <= *kept(&world, id).last().unwrap());
     world.trainings.get_mut(&(id, generation)).unwrap().nan_hidden = false;
-    world.until(100, "it goes back", |world| world.row(id).generation != Some(generation));
+    until_another(&mut world, id, Some(generation));
     let life = world.control.job(id).life().unwrap();
     assert!(good.contains(&life.base_step), "from step {}, of {good:?}", life.base_step);
 }
