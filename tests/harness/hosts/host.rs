@@ -344,7 +344,7 @@ impl Host {
                     .args(["--pid", "--", "/bin/sh", "-c", &script]),
             )?;
             let found = process::all().into_iter().find(|pid| {
-                process::command(*pid).is_some_and(|words| words.contains("sleep\03600"))
+                process::command(*pid).is_some_and(|words| words.contains("sleep\x003600"))
                     && self.number_of(*pid).is_ok_and(|own| own == number)
             });
             Ok(found)
