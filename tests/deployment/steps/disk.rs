@@ -7,15 +7,24 @@ use super::agents::unnoticed;
 use crate::rollout::MASTER;
 use crate::world::{MINUTE, World, extra_job};
 
+const FOLDER: &str = "/var/lib/optimus/master";
 const FILLER: &str = "/var/lib/optimus/master/filler";
+
+/// Less than what a master wants for new jobs on a disk of this size, more than it needs for those
+/// that it has.
+const LEFT_KIB: u32 = 14 << 10;
 
 pub(crate) fn fills(world: &mut World) -> Result<()> {
     let names = world.names();
     unnoticed(world, |world| {
         // Acknowledged just before: it must be there in the end.
         world.submit(&extra_job("acknowledged", "keep"))?;
-        let fill = format!("cat /dev/zero > {FILLER} 2>/dev/null; test -s {FILLER}");
-        world.site.host(MASTER).ssh(&fill)?;
+        // Little is left, then nothing.
+        let nearly = format!(
+            "free=$(df --output=avail -k {FOLDER} | tail -1); \
+             head -c $((free - {LEFT_KIB}))K /dev/zero > {FILLER}"
+        );
+        world.site.host(MASTER).ssh(&nearly)?;
         let path = world.write(&extra_job("refused", "keep"))?;
         let words = wait::until("a refusal", MINUTE, || {
             let args = ["submit", &path, "--output", "name"];
@@ -28,6 +37,8 @@ pub(crate) fn fills(world: &mut World) -> Result<()> {
             }
             Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned()))
         })?;
+        let full = format!("cat /dev/zero >> {FILLER} 2>/dev/null; test -s {FILLER}");
+        world.site.host(MASTER).ssh(&full)?;
         ensure!(words.contains("the disk of its state folder is nearly full"), "said {words}");
         let status = world.run(&["status"])?;
         ensure!(status.contains("disk of the state folder"), "status says nothing: {status}");

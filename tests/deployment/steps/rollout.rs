@@ -1,9 +1,11 @@
 //! From empty hosts to jobs that train across them.
 
 use anyhow::{Result, ensure};
+use harness::cluster::rows;
+use harness::wait;
 
 use crate::rollout::MASTER;
-use crate::world::{World, quickstart_jobs};
+use crate::world::{MINUTE, World, quickstart_jobs};
 
 pub(crate) fn once(world: &mut World) -> Result<()> {
     let first = world.rollout.play(&world.site, "site.yml", &[])?;
@@ -26,6 +28,13 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         world.submit(&file)?;
     }
     world.all_train()?;
+    // What goes wrong from now on costs a job no more than what it made since.
+    for name in world.names() {
+        wait::until(&format!("a checkpoint of {name}"), MINUTE, || {
+            let shown = world.show(&name)?;
+            Ok((!rows(&shown, "checkpoints").is_empty()).then_some(()))
+        })?;
+    }
     let tasks = world.site.tasks();
     let hosts = |job: &str| {
         let mut hosts: Vec<_> =

@@ -18,6 +18,8 @@ use crate::wait;
 /// From power on to `running`, on a loaded machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// A training process on a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostTask {
@@ -121,6 +123,16 @@ impl Host {
         write("etc/hosts", &format!("127.0.0.1 localhost\n{} {}\n", self.address, self.name))?;
         write("etc/systemd/network/10-test.network", &self.network_file(&self.address))?;
         write("root/.ssh/authorized_keys", &fs::read_to_string(self.key.with_extension("pub"))?)?;
+        // systemd-nspawn lays each boot's own id over the machine's, which a unit with
+        // ProtectKernelTunables does not see: the agent would take every boot for the same.
+        write(
+            "etc/tmpfiles.d/boot-id.conf",
+            &format!("C /run/boot-id 0444 root root - {BOOT_ID}\n"),
+        )?;
+        write(
+            "etc/systemd/system/optimus-agent.service.d/boot-id.conf",
+            &format!("[Service]\nBindReadOnlyPaths=-/run/boot-id:{BOOT_ID}\n"),
+        )?;
         let keys = root.join("root/.ssh/authorized_keys");
         fs::set_permissions(keys, fs::Permissions::from_mode(0o600))?;
         for (_, inside) in &self.binds {
@@ -332,7 +344,7 @@ impl Host {
                     .args(["--pid", "--", "/bin/sh", "-c", &script]),
             )?;
             let found = process::all().into_iter().find(|pid| {
-                process::command(*pid).is_some_and(|words| words.contains("sleep\u{0}3600"))
+                process::command(*pid).is_some_and(|words| words.contains("sleep\x003600"))
                     && self.number_of(*pid).is_ok_and(|own| own == number)
             });
             Ok(found)
