@@ -23,10 +23,7 @@ fn pki(cluster: &Cluster) -> PathBuf {
 
 /// A cluster of one node, with an admin to work on it.
 fn start(cpus: f64) -> Result<Cluster> {
-    let cluster = Cluster::start(&ClusterOptions::quick(&[cpus]))?;
-    let folder = pki(&cluster).display().to_string();
-    cluster.run(["cert", "issue", "admin", "admin", "--dir", &folder])?;
-    Ok(cluster)
+    Cluster::start(&ClusterOptions::quick(&[cpus]))
 }
 
 /// The row of `cert status` of a certificate in use.
