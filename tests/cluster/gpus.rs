@@ -36,9 +36,10 @@ fn cluster(
 /// A job of one server and one worker, which wants a GPU.
 fn job(cluster: &Cluster, name: &str) -> JobFile {
     let mut file = JobFile::new(name, "linear_probe.py", &cluster.checkpoints());
-    file.arguments = vec!["--step-ms".to_owned(), "30".to_owned()];
+    file.arguments = vec!["--step-ms".to_owned(), "120".to_owned()];
     file.checkpoint_interval = "5s".to_owned();
-    file.finish = Finish::Epochs(40);
+    // Longer than any story: each cancels its jobs.
+    file.finish = Finish::Epochs(100);
     file.workers = (1, 1);
     file.servers = (1, 1);
     file.worker_cpus = 0.4;

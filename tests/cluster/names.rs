@@ -86,7 +86,8 @@ impl Shell<'_> {
         let path = self.cluster.folder.join("odd.toml");
         fs::write(&path, text)?;
         let path = path.display().to_string();
-        let output = self.expect(&["submit", &path, "-o", "json"], taken, word)?;
+        let submitted = self.expect(&["submit", &path, "-o", "json"], taken, word);
+        let output = submitted.with_context(|| format!("of {text:?}"))?;
         if !taken {
             return Ok(None);
         }
@@ -148,7 +149,8 @@ fn job_fields(shell: &Shell<'_>) -> Result<()> {
         shell.submit(&changed(cluster, "name", &quoted(name)), false, "name")?;
     }
     for (key, values) in [
-        ("working_directory", ["relative", "../up", "", "/a\0b"].as_slice()),
+        // A relative one counts from the folder of the job's file.
+        ("working_directory", ["/a\0b"].as_slice()),
         ("checkpoint", &["/etc", "s3://b", "file://$(x)/a", "file:///a/../b", "file:///a\0b", ""]),
         ("assignment", &["$(x)", "", "PAA\n"]),
         ("framework", &["../mxnet", "\u{1b}[2J"]),
@@ -217,7 +219,7 @@ fn run_one(shell: &Shell<'_>) -> Result<()> {
     ensure!(told[1] == Value::from(values.clone()), "environment: {told}");
     let shown = shell.json(&["show", &id])?;
     for (i, value) in values.iter().enumerate() {
-        ensure!(shown["environment"][format!("ODD{i}")] == *value, "{value:?}: {shown}");
+        ensure!(shown["spec"]["environment"][format!("ODD{i}")] == *value, "{value:?}: {shown}");
     }
     let _ended = shell.run(&["cancel", &id, "--now", "--yes"])?;
     Ok(())

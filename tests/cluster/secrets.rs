@@ -129,7 +129,7 @@ fn people(cluster: &Cluster, path: &str) -> Result<String> {
     let root = Person::new(cluster, "admin", "root")?;
     let job = ada.json(&["submit", path])?["id"].as_str().context("no id")?.to_owned();
     let shown = |person: &Person<'_>| -> Result<Value> {
-        Ok(person.json(&["show", &job])?["environment"]["TOKEN"].clone())
+        Ok(person.json(&["show", &job])?["spec"]["environment"]["TOKEN"].clone())
     };
     ensure!(shown(&ada)? == SECRET && shown(&root)? == SECRET, "owner and admin see it");
     ensure!(shown(&bob)? == "***" && shown(&olga)? == "***", "others do not");
