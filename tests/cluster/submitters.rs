@@ -101,7 +101,7 @@ fn job(cluster: &Cluster, name: &str, folder: &str, checkpoints: &Path) -> JobFi
     file
 }
 
-fn submit(cluster: &Cluster, person: &Person, file: &JobFile) -> Result<String> {
+fn submit(cluster: &Cluster, person: &Person<'_>, file: &JobFile) -> Result<String> {
     let path = cluster.folder.join(format!("{}.toml", file.name));
     fs::write(&path, file.text(&cluster.environment))?;
     let answer = person.json(&["submit", &path.display().to_string()])?;
