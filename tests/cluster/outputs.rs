@@ -331,6 +331,6 @@ fn an_agent_without_space_starts_nothing_keeps_what_runs_and_comes_back() -> Res
     }
     wait_steps(&cluster, &second, 5)?;
     ensure!(faults(&show(&cluster, &job)?).is_empty(), "the first job paid for it");
-    cancelled(&cluster, &second)?;
-    Ok(())
+    cluster.run(["cancel", &job, &second, "--now", "--yes"])?;
+    cluster.wait_no_task()
 }
