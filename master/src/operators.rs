@@ -7,7 +7,9 @@ use control::event::SessionId;
 use model::UnixMs;
 use model::access::{Asker, Rank};
 use model::agent::{AgentAnswer, AgentQuery, FromAgent};
-use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::client::{
+    Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request, STOPPING, UNANSWERED,
+};
 use model::nodes::AuditView;
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use storage::snapshot::Header;
@@ -94,6 +96,10 @@ async fn answer(
     };
     let line = audited(door, connection, asker, &request);
     let Request { dry_run, reason, call } = request;
+    if let Some(refusal) = no_room(door, asker, &call, dry_run).await {
+        let reply = noted(door, line, Err(refusal)).await;
+        return told(send(&mut writer, reply).await);
+    }
     let reply = match call {
         Call::Read(Read::Snapshot) => match admitted(door, asker, &call).await {
             Ok(()) => {
@@ -173,6 +179,15 @@ async fn admitted(door: &Door, asker: &Asker, call: &Call) -> Result<(), Refusal
     within(door.queries.send(query), answer).await
 }
 
+/// Why what would be stored cannot be; told only to those who may ask for it.
+async fn no_room(door: &Door, asker: &Asker, call: &Call, dry_run: bool) -> Option<Refusal> {
+    if dry_run {
+        return None;
+    }
+    let refusal = door.room.refusal(call).await?;
+    Some(admitted(door, asker, call).await.err().unwrap_or(refusal))
+}
+
 async fn change_reply(
     door: &Door,
     asker: &Asker,
@@ -236,14 +251,14 @@ async fn within<T, E>(
     asked: impl Future<Output = Result<(), E>>,
     answer: oneshot::Receiver<Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
-    let stopping = || unavailable("the master is stopping", "try again in a moment");
+    let stopping = || unavailable(STOPPING, "try again in a moment");
     let whole = async {
         asked.await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
     };
     tokio::time::timeout(ANSWER, whole).await.unwrap_or_else(|_| {
         Err(unavailable(
-            "the master did not answer in time; a change may still be carried out",
+            UNANSWERED,
             "see optimus status for alerts; a submission with --request-id can be repeated",
         ))
     })
@@ -334,7 +349,7 @@ async fn export(door: &Door) -> Result<Vec<u8>, Refusal> {
         Ok(Some(Err(words))) => {
             Err(unavailable(&format!("cannot read the store: {words}"), "see optimus status"))
         }
-        Ok(None) => Err(unavailable("the master is stopping", "try again in a moment")),
+        Ok(None) => Err(unavailable(STOPPING, "try again in a moment")),
         Err(_) => Err(unavailable("the store did not answer in time", "see optimus status")),
     }
 }

@@ -85,6 +85,10 @@ impl World {
             shares: Arc::default(),
             certificates: Arc::clone(&certificates),
             hdfs: storage::HdfsSettings::default(),
+            room: crate::room::Room::new(
+                Arc::new(crate::disk::Disk::new(path).unwrap()),
+                Arc::default(),
+            ),
         };
         tokio::spawn(accept(Arc::clone(&server), door));
         let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();

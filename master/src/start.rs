@@ -27,6 +27,7 @@ use crate::pki::Certificates;
 use crate::planner::Planner;
 use crate::publisher::Publisher;
 use crate::removals::Removals;
+use crate::room::Room;
 use crate::seal::Seal;
 use crate::sessions;
 use crate::state_dir::StateDir;
@@ -75,7 +76,7 @@ pub(crate) fn serve(start: Start<'_>, state_dir: StateDir) -> anyhow::Result<()>
 struct Opened {
     folder: PathBuf,
     vault: Vault,
-    disk: Disk,
+    disk: Arc<Disk>,
     repairs: Vec<String>,
     records: Vec<Record>,
     removals: Removals,
@@ -90,6 +91,7 @@ impl Opened {
         seal: Option<Arc<Seal>>,
     ) -> anyhow::Result<Self> {
         let disk = Disk::new(state_dir).context("cannot look at the disk of the state folder")?;
+        let disk = Arc::new(disk);
         let header = Header {
             cluster: config.cluster.clone(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
@@ -106,6 +108,10 @@ impl Opened {
         let opened = open_with_room(state_dir, &header, &disk);
         let (mut vault, repairs) = match opened {
             Err(error @ StoreError::Newer { .. }) => return Err(error).with_context(left),
+            // Nothing is wrong with the store here either.
+            Err(error @ StoreError::Full(_)) => {
+                return Err(error).with_context(|| format!("{}; {}", left(), disk.remedy()));
+            }
             other => other.with_context(remedy)?,
         };
         for repair in &repairs {
@@ -171,9 +177,10 @@ async fn run(
     let (internal, heard) = mpsc::unbounded_channel();
     let (to_store, to_planner) = (internal.clone(), internal.clone());
     // The loop hears these as long as the process lives.
-    let keeper = Keeper::start(vault, disk, repairs, move |told| {
+    let keeper = Keeper::start(vault, Arc::clone(&disk), repairs, move |told| {
         let _ = to_store.send(Internal::Store(told));
     })?;
+    let room = Room::new(disk, keeper.health());
     let planner = Planner::start(clock, move |planned| {
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
@@ -192,6 +199,7 @@ async fn run(
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
         audit: audit.health(),
+        room: room.clone(),
         seal,
     };
     let daemon = Daemon::new(control, commands, clock, hands)?;
@@ -211,6 +219,7 @@ async fn run(
         shares: Arc::default(),
         certificates: Arc::clone(&certificates),
         hdfs,
+        room,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;

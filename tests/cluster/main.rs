@@ -6,6 +6,7 @@ mod assignment;
 mod certificates;
 mod common;
 mod data;
+mod disk;
 mod drain;
 mod faults;
 mod filter;
