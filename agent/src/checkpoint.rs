@@ -1,12 +1,11 @@
 //! The fresh folder of a checkpoint, made for the task's user before its workers hear of it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -14,6 +13,7 @@ use nix::unistd::fchown;
 
 use crate::config::TaskUser;
 use crate::task::environment::local_path;
+use crate::task::launcher;
 use model::agent::ProbeAct;
 
 /// Makes a folder and all above it that is missing. Blocks for as long as the file system does.
@@ -105,20 +105,15 @@ fn is_shared_by_group(path: &Path) -> bool {
 
 /// Runs a small program on a path as the tasks' user.
 fn run_as(user: &TaskUser, program: &[&str], path: &Path) -> Result<(), String> {
-    let child = Command::new(program[0])
-        .args(&program[1..])
-        .arg(path)
-        .env_clear()
-        .env("LC_ALL", "C")
-        .current_dir("/")
+    let mut words: Vec<String> = program.iter().map(|word| (*word).to_owned()).collect();
+    words.push(path.to_str().ok_or("its path is no text")?.to_owned());
+    let environment = BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]);
+    let child = launcher::helper(user, &words, &environment)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .uid(user.uid.as_raw())
-        .gid(user.gid.as_raw())
         .spawn()
         .map_err(|error| error.to_string())?;
-    user.settle(Some(child.id()));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());

@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) notes: Option<NodeNotes>,
     /// When a refusal of its agent was last told.
     pub(crate) refusal_told: Option<Millis>,
+    /// When each of its alerts was last told, by the alert's words before the first colon.
+    pub(crate) alerts_told: BTreeMap<String, Millis>,
     /// First revision that told the agent to stop a job's present generation.
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
     /// Slowness that follows the node, and until when it is held against it.
@@ -97,6 +99,7 @@ impl Node {
             sent_orders: NodeOrders::default(),
             notes: None,
             refusal_told: None,
+            alerts_told: BTreeMap::new(),
             stop_told: BTreeMap::new(),
             slow: None,
             ops: None,

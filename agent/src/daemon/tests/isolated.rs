@@ -251,3 +251,18 @@ async fn a_forked_task_is_in_its_group_before_it_runs_anything_and_its_server_in
     world.until("all is gone", |world| world.reports().is_empty()).await;
     assert_eq!(populated(&world), 0);
 }
+
+#[tokio::test]
+async fn what_helps_a_task_lies_in_the_group_of_helpers_from_its_first_moment() {
+    let world = world("isolated-8");
+    if tree(&world).is_none() {
+        return;
+    }
+    let words = ["/bin/cat", "/proc/self/cgroup"].map(str::to_owned);
+    let user = &world.agent.settings.user;
+    let mut command = crate::task::launcher::helper(user, &words, &BTreeMap::new());
+    let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let found = said.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+    assert!(found.ends_with("/helpers"), "{said}");
+    assert_ne!(found, group_of(std::process::id()));
+}
