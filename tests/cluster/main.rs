@@ -4,20 +4,25 @@
 
 mod assignment;
 mod certificates;
+mod clocks;
 mod common;
 mod data;
 mod drain;
+mod ends;
 mod faults;
 mod filter;
 mod forks;
 mod gpus;
+mod gpus_begin;
 mod hdfs;
 mod hostile;
 mod life;
+mod links;
 mod malformed;
 mod names;
 mod readme;
 mod rescale;
+mod returns;
 mod secrets;
 mod straggler;
 mod submits;
