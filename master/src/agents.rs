@@ -15,7 +15,7 @@ use crate::door::{AgentHandle, Counters, Door, Input};
 use crate::rate::Rate;
 
 /// From the welcome to the introduction.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+const INTRODUCTION: Duration = Duration::from_secs(40);
 
 /// For an agent to take its desired set off the transport's hands.
 const DELIVERY: Duration = Duration::from_secs(30);

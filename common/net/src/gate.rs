@@ -11,9 +11,11 @@ pub struct Limits {
     pub connections_max: usize,
     /// Of these, from one IP address: agents behind one address, and operators' commands.
     pub per_address_max: usize,
-    /// Handshakes under way: each is some 0.6 ms of a core and lasts 10 s at most.
+    /// Handshakes under way: each is some 0.6 ms of a core, and lasts 10 s at most while many are
+    /// under way.
     pub handshakes_max: usize,
-    /// From so many handshakes on, an address must first prove that it receives (QUIC Retry).
+    /// From so many handshakes on, an address must first prove that it receives (QUIC Retry), and
+    /// has less time.
     pub unproven_max: usize,
 }
 
@@ -102,6 +104,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// True while so many handshakes are under way that none may take long.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.gate.limits.unproven_max < self.gate.counts().all.handshakes
+    }
+
     /// From the handshakes to the connections.
     ///
     /// # Errors
@@ -193,7 +200,8 @@ mod tests {
     #[test]
     fn one_address_cannot_take_every_handshake() {
         let gate = Gate::new(LIMITS);
-        let _held = (slot(&gate, 1), slot(&gate, 1));
+        let held = (slot(&gate, 1), slot(&gate, 1));
+        assert!(held.0.is_crowded(), "two of the one that may be unproven");
         assert!(matches!(gate.enter(address(1), true), Verdict::Full));
         assert!(matches!(gate.enter(address(2), false), Verdict::Prove));
         let _other = (slot(&gate, 2), slot(&gate, 3));
