@@ -319,7 +319,7 @@ impl Door {
         let protocol = handshake::common_version(versions, hello).ok_or_else(|| {
             (RefusedKind::Version, handshake::version_refusal(versions, hello, role))
         })?;
-        self.slot.settle().map_err(|reason| (RefusedKind::Busy, reason))?;
+        self.slot.settle(&certificate.identity).map_err(|reason| (RefusedKind::Busy, reason))?;
         Ok((certificate, protocol))
     }
 
