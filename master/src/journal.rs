@@ -255,20 +255,25 @@ impl Journal {
         self.aside_bytes
     }
 
-    /// Sets room aside for the next batches: as much as is wanted, or as near to it by halves as
-    /// the disk has it. None on a file system that cannot.
+    /// Sets room aside for the next batches: as much as is wanted, or nearly all that the disk
+    /// has. None on a file system that cannot.
     pub(crate) fn set_aside(&mut self, bytes: u64) {
-        let mut wanted = bytes;
-        while ASIDE_BYTES_MIN <= wanted && self.aside_bytes < wanted {
+        let (mut wanted, mut too_much) = (bytes, bytes);
+        while self.aside_bytes < wanted {
             let (Ok(from), Ok(length)) = (self.log_bytes.try_into(), wanted.try_into()) else {
                 return;
             };
             match fallocate(&self.log, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
                 Ok(()) => self.aside_bytes = wanted,
-                Err(Errno::EINTR) => {}
-                Err(Errno::ENOSPC | Errno::EDQUOT) => wanted /= 2,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::ENOSPC | Errno::EDQUOT) => too_much = wanted,
                 Err(_) => return,
             }
+            let left = too_much - self.aside_bytes;
+            if left < ASIDE_BYTES_MIN {
+                return;
+            }
+            wanted = self.aside_bytes + left / 2;
         }
     }
 

@@ -25,6 +25,9 @@ const WATCH: Duration = Duration::from_secs(2);
 /// Free bytes beyond the level at which a disk is nearly full no longer.
 const GONE_BY: u64 = 256 << 10;
 
+/// Free bytes of which it is worth setting some aside.
+const ASIDE_FREE: u64 = 64 << 10;
+
 /// What the keeper says to the daemon.
 #[derive(Debug)]
 pub(crate) enum Told {
@@ -81,7 +84,9 @@ impl Health {
 
     pub(crate) fn alerts(&self) -> Vec<String> {
         self.with(|alerts| {
-            let now = [&alerts.disk, &alerts.stall, &alerts.store, &alerts.journal];
+            // Where nothing can be stored, what is taken on a full disk is no news.
+            let disk = if alerts.stall.is_some() { &alerts.stall } else { &alerts.disk };
+            let now = [disk, &alerts.store, &alerts.journal];
             now.into_iter().flatten().chain(&alerts.repairs).cloned().collect()
         })
     }
@@ -327,7 +332,8 @@ impl Run {
 
     /// Judges what is free, and sets room aside for the next changes.
     fn look(&mut self, free: u64) {
-        if self.vault.aside_bytes() < ASIDE_BYTES / 2 {
+        // A file system that is out of space may take long to say so.
+        if self.vault.aside_bytes() < ASIDE_BYTES / 2 && ASIDE_FREE <= free {
             self.vault.set_aside(ASIDE_BYTES);
         }
         self.health.aside_bytes.store(self.vault.aside_bytes(), Ordering::Relaxed);

@@ -44,12 +44,11 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// A tiny file system of its own, which only root can mount.
-#[test]
-fn a_full_disk_stalls_persists_alone_and_they_go_on_once_there_is_room() {
+/// On a tiny file system of its own, which only root can mount.
+fn on_a_small_disk(size: &str, check: impl Fn(&std::path::Path) + std::panic::UnwindSafe) {
     let folder = tempfile::tempdir().unwrap();
     let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
+        .args(["-t", "tmpfs", "-o", size, "tmpfs"])
         .arg(folder.path())
         .output()
         .is_ok_and(|output| output.status.success());
@@ -57,11 +56,110 @@ fn a_full_disk_stalls_persists_alone_and_they_go_on_once_there_is_room() {
         println!("skipped: mounting a small file system needs root");
         return;
     }
-    let check = std::panic::catch_unwind(|| fill_and_free(folder.path()));
+    let path = folder.path();
+    let check = std::panic::catch_unwind(move || check(path));
     let unmounted = std::process::Command::new("umount").arg("-l").arg(folder.path()).status();
     assert!(unmounted.is_ok_and(|status| status.success()), "cannot unmount");
     if let Err(panic) = check {
         std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn a_full_disk_stalls_persists_alone_and_they_go_on_once_there_is_room() {
+    on_a_small_disk("size=24m", fill_and_free);
+}
+
+/// The keeper without its thread, as a start of the master makes it.
+fn opened(folder: &std::path::Path, disk: &Arc<Disk>) -> Run {
+    let (vault, _) = crate::vault::open_with_room(folder, &Header::default(), disk).unwrap();
+    let mut run = Run {
+        jobs: mpsc::channel().1,
+        waiting: VecDeque::new(),
+        ended: false,
+        vault,
+        disk: Arc::clone(disk),
+        tell: Box::new(|_| {}),
+        health: Arc::default(),
+    };
+    run.watch_disk();
+    run
+}
+
+fn fill(folder: &std::path::Path, disk: &Disk, left: u64) {
+    use std::io::Write as _;
+    let path = folder.join("filler");
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    while let Some(more) = disk.free_bytes().unwrap().checked_sub(left).filter(|more| *more > 0) {
+        let piece = vec![1; usize::try_from(more.min(65_536)).unwrap()];
+        if file.write_all(&piece).is_err() {
+            return;
+        }
+    }
+}
+
+/// Fills, frees, kills and starts in any order, under load: what was durable is there, what was
+/// refused is not.
+fn any_order(folder: &std::path::Path, seed: u64) {
+    let mut state = seed;
+    let mut draw = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let disk = Arc::new(Disk::new(folder).unwrap());
+    let mut run = opened(folder, &disk);
+    let (mut kept, mut full, mut stored_when_full) = (crate::store::Content::new(), 0, 0);
+    for number in 0..400_u32 {
+        match draw(24) {
+            0 | 1 => fill(folder, &disk, 0),
+            2 => fill(folder, &disk, draw(6 << 20)),
+            3 => drop(std::fs::remove_file(folder.join("filler"))),
+            4 => {
+                drop(run);
+                run = opened(folder, &disk);
+                assert_eq!(run.vault.records().unwrap(), kept, "seed {seed}, after {number}");
+            }
+            5 => run.watch_disk(),
+            _ => {
+                let size = usize::try_from(draw(if draw(9) == 0 { 300_000 } else { 3_000 }));
+                let value = vec![b'x'; size.unwrap()];
+                let (key, last) = (format!("{:02}", draw(20)).into_bytes(), b"last".to_vec());
+                let text = number.to_string().into_bytes();
+                let ops = [
+                    Op { key: key.clone(), value: Some(value.clone()) },
+                    Op { key: last.clone(), value: Some(text.clone()) },
+                ];
+                let free = disk.free_bytes().unwrap();
+                match run.attempt(&ops) {
+                    Ok(()) => {
+                        stored_when_full += u32::from(free == 0);
+                        kept.extend([(key, value), (last, text)]);
+                    }
+                    Err(StoreError::Full(_)) => {
+                        assert!(free < disk.reserve_bytes() + 1_300_000, "{free} were free");
+                        full += 1;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    assert!(full > 0 && stored_when_full > 0, "seed {seed}: {full}, {stored_when_full}");
+    drop(std::fs::remove_file(folder.join("filler")));
+    run.watch_disk();
+    assert!(!run.health.is_low(), "{:?}", run.health);
+    drop(run);
+    let run = opened(folder, &disk);
+    assert_eq!(run.vault.records().unwrap(), kept, "seed {seed}, in the end");
+    assert_eq!(run.vault.trouble(), None);
+}
+
+#[test]
+fn however_the_disk_fills_and_empties_what_was_durable_is_there_and_nothing_else() {
+    for seed in 1..=5_u64 {
+        on_a_small_disk("size=24m", move |folder| any_order(folder, seed * 7_919));
     }
 }
 

@@ -274,7 +274,7 @@ impl Vault {
         let sequence = self.journal.append(ops)?;
         if self.behind {
             // That one is in the journal now.
-            self.catch_up();
+            self.catch_up().iter().for_each(|note| tracing::warn!("{note}"));
         } else if let Some(store) = &mut self.store
             && let Err(error) = store.apply(sequence, ops)
         {

@@ -134,7 +134,15 @@ impl Master {
         tokio::pin!(deadline);
         let mut told = false;
         loop {
-            let failure = match self.reply(request).await {
+            let asked = match self.connect().await {
+                Ok(_) => {
+                    // No wait makes it newer.
+                    self.check(&request.call)?;
+                    self.reply(request).await
+                }
+                Err(failure) => Err(failure),
+            };
+            let failure = match asked {
                 Ok(Err(refusal)) if is_passing(&request.call, &refusal) => refusal.into(),
                 Ok(Err(refusal)) => return Err(refused_now(refusal, told)),
                 Ok(Ok(answer)) => return Ok(answer),
@@ -215,11 +223,15 @@ impl Master {
         Ok(self.reply(request).await??)
     }
 
+    fn check(&self, call: &Call) -> Result<(), Failure> {
+        skew::check(call, self.protocol, self.software.as_deref())
+    }
+
     /// What the master said, or why it said nothing.
     async fn reply(&mut self, request: &Request) -> Result<Reply, Failure> {
         let address = self.target.address.clone();
         let connection = self.connect().await?;
-        skew::check(&request.call, self.protocol, self.software.as_deref())?;
+        self.check(&request.call)?;
         let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&connection, request)).await;
         let hint = match request.call {
             Call::Read(_) => "try again",
