@@ -5,7 +5,10 @@ use harness::cluster::rows;
 use harness::wait;
 
 use crate::rollout::MASTER;
-use crate::world::{MINUTE, World, quickstart_jobs};
+use crate::world::{MINUTE, SECRET, World, quickstart_jobs};
+
+/// What the master stores.
+const STATE: &str = "/var/lib/optimus/master";
 
 pub(crate) fn once(world: &mut World) -> Result<()> {
     let first = world.rollout.play(&world.site, "site.yml", &[])?;
@@ -44,5 +47,9 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         hosts.len()
     };
     ensure!(hosts(&world.jobs["digits-cnn"]) > 1, "the large job is on one host: {tasks:?}");
+    // The key came as a credential, and the store tells nothing without it.
+    let told = format!("grep --recursive --text --files-with-matches {SECRET} {STATE} || true");
+    let told = world.site.host(MASTER).ssh(&told)?;
+    ensure!(told.trim().is_empty(), "the master's files tell a job's environment: {told}");
     Ok(())
 }
