@@ -202,6 +202,8 @@ fn an_old_snapshot_is_obeyed_and_what_it_does_not_know_is_stopped() {
         world.phase(id) == PhaseName::Running && world.row(id).step > step + 20
     });
     assert_eq!(world.alive(later), 0, "unknown means stop");
+    let record = &world.control.job(id).record;
+    assert!(!record.faults.is_empty() && record.failures_in_row == 0, "{:?}", record.faults);
     for node in [n(1), n(2)] {
         assert_eq!(world.node_row(&node).reachability, Reachability::Up);
     }
