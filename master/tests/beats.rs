@@ -17,8 +17,8 @@ use model::agent::{
 use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::reason::Reachability;
 use model::{
-    Batch, BootId, Bounds, Finish, Framework, Generation, Incarnation, JobId, JobSpec, Mode,
-    NodeId, OnDisconnect, Resources, Task,
+    Batch, BootId, Bounds, Finish, Framework, Generation, Incarnation, JobId, JobOptions, JobSpec,
+    Mode, NodeId, OnDisconnect, Resources, Task,
 };
 use net::{ConnectOptions, Connection, Credentials, Role, Session, TlsFiles};
 
@@ -243,7 +243,9 @@ async fn story(pieces: u64) {
         tokio::spawn(beat(session, Arc::clone(&sent)));
     }
     let operator = master.connect(Role::Admin, "ada").await.connection;
-    let submit = Change::Submit { spec: spec(), request_id: None };
+    // Nothing is ever saved there.
+    let options = JobOptions { checkpoint_shared: true, ..JobOptions::default() };
+    let submit = Change::SubmitWith { spec: spec(), request_id: None, options };
     let submitted = ask(&operator, Call::Change(submit)).await;
     let Ok(Answer::Submitted { job, .. }) = submitted else { panic!("{submitted:?}") };
     place(&operator, job).await;

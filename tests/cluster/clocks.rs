@@ -34,7 +34,7 @@ fn a_clock_that_differs_is_named_and_hinders_nothing() -> Result<()> {
     let told = [
         (500, None, false),
         (2_000, Some("warning"), false),
-        (30_000, Some("fault"), true),
+        (31_000, Some("fault"), true),
         (300_000, Some("fault"), true),
         (600_000, Some("fault"), true),
         (-300_000, Some("fault"), true),

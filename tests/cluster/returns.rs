@@ -53,7 +53,10 @@ fn whatever_is_under_way_when_an_agent_dies_is_accounted_for() -> Result<()> {
     // Each time a little later in the launch: at its order, with one process, with more.
     for (number, least) in [0, 1, 2, 3].into_iter().enumerate() {
         let lines = cluster.agents[0].log().matches("starting").count();
-        let job = submit(&cluster, &endless(&cluster, &format!("launch{number}"), "keep"))?;
+        let mut file = endless(&cluster, &format!("launch{number}"), "keep");
+        // A fault of its own would end it.
+        file.restarts_max = 0;
+        let job = submit(&cluster, &file)?;
         wait::until("the launch", MINUTE, || {
             let begun = cluster.agents[0].log().matches("starting").count() > lines;
             Ok((begun && tasks_of(&cluster, &job).len() >= least).then_some(()))

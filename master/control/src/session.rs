@@ -425,6 +425,7 @@ impl Control {
     fn on_node_down(&mut self, id: &NodeId) {
         let Some(node) = self.nodes.get(id).filter(|_| !self.is_superseded()) else { return };
         for job in node.lives.clone() {
+            self.cancel_unheard(job);
             match self.job(job).spec().on_disconnect {
                 // A job that is to end anyway is fenced when the node returns.
                 OnDisconnect::Keep => self.fence_if_final(job, id),

@@ -119,7 +119,8 @@ fn a_cancel_leaves_stopping_though_agent_or_node_is_gone() {
                 world.run(2);
                 cancel(&mut world, id, true);
             }
-            world.until_phase(id, PhaseName::Cancelled, 150);
+            // What is DOWN is not waited for, whatever a checkpoint may take.
+            world.until_phase(id, PhaseName::Cancelled, 75);
             if powered {
                 let agent = world.agents.get_mut(&away).unwrap();
                 agent.agent_runs = true;
