@@ -8,7 +8,7 @@ use harness::binaries::checkout;
 use harness::hosts::Site;
 use harness::process::talk;
 use harness::wait::Clock;
-use harness::{Binaries, cluster};
+use harness::Binaries;
 use serde_json::{Value, json};
 
 pub(crate) const MASTER: &str = "master";
