@@ -11,14 +11,17 @@ use control::doctor::{finding, sorted};
 use control::event::{Event, RequestKey, SessionId};
 use control::record::{Record, Write};
 use model::NodeId;
-use model::access::Asker;
+use model::access::{Asker, Deed};
 use model::agent::AgentQuery;
-use model::client::{Answer, Change, ErrorKind, Read, Refusal, Reply};
+use model::client::{Answer, ErrorKind, Read, Refusal, Reply};
 use model::nodes::{Finding, Severity};
+use model::reason::PhaseName;
+use model::view::JobRow;
 use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
+use crate::asked::one_line;
 use crate::certificates::unix_ms;
 use crate::clock::Clock;
 use crate::codec::{self, CodecError};
@@ -28,6 +31,7 @@ use crate::pipeline::Pipeline;
 use crate::pki::Certificates;
 use crate::planner::{Planned, Planner};
 use crate::publisher::Publisher;
+use crate::room::Room;
 use crate::seal::Seal;
 
 /// Commands that may wait for the disk before no more events are taken in. Reads go on.
@@ -83,6 +87,7 @@ pub(crate) struct Hands {
     pub(crate) counters: Arc<Counters>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) audit: Arc<crate::audit::Health>,
+    pub(crate) room: Room,
     /// What is stored is sealed with it.
     pub(crate) seal: Option<Arc<Seal>>,
 }
@@ -269,19 +274,13 @@ impl Daemon {
 
     fn on_change(&mut self, request: ChangeRequest) -> Result<(), DaemonError> {
         let ChangeRequest { asker: Asker { user, rank }, dry_run, reason, change, reply } = request;
-        let submits = matches!(
-            change,
-            Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. }
-        );
-        if submits && !dry_run && self.hands.keeper.health().is_low() {
-            tracing::warn!(user, "refused a job: the disk of the state folder is nearly full");
-            let words = "the master takes no new job: the disk of its state folder is nearly full";
-            let hint = "free space there; optimus status shows how much is missing";
+        // It was let in before: what is begun now would be seen, and be gone with a restart.
+        if let Some(refusal) = self.hands.room.stall().filter(|_| !dry_run) {
             // A client that no longer waits is no fault.
-            let _ = reply.send(Err(Refusal::new(ErrorKind::Unavailable, words, hint)));
+            let _ = reply.send(Err(refusal));
             return Ok(());
         }
-        let name = change_name(&change);
+        let name = Deed::of_change(&change).row().name;
         tracing::info!(user, dry_run, change = name, reason, "an operator asks for a change");
         self.requests += 1;
         let request = RequestKey(self.requests);
@@ -329,6 +328,11 @@ impl Daemon {
             status.alerts.extend(self.hands.audit.alert());
             status.alerts.extend(certificate_alerts(&self.agent_certificates()));
             status.reports_refused.extend(self.hands.counters.named());
+        }
+        if let Ok(Answer::Jobs(rows)) = &mut reply
+            && self.hands.keeper.health().is_stalled()
+        {
+            rows.iter_mut().for_each(waits_for_room);
         }
         if let Ok(Answer::Doctor(findings)) = &mut reply {
             let remedy = "look at the disk of the master's state_dir";
@@ -446,6 +450,21 @@ impl Daemon {
     }
 }
 
+/// Says of a job that is to change why it does not.
+fn waits_for_room(row: &mut JobRow) {
+    let changes = matches!(
+        row.phase,
+        PhaseName::Queued
+            | PhaseName::Profiling
+            | PhaseName::Starting
+            | PhaseName::Rescaling
+            | PhaseName::Stopping
+    );
+    if changes {
+        row.reason = format!("the master's disk is full, nothing can be stored; {}", row.reason);
+    }
+}
+
 /// As sentences; of many only the first are told.
 fn certificate_alerts(findings: &[Finding]) -> Vec<String> {
     const TOLD_MAX: usize = 10;
@@ -463,27 +482,8 @@ fn log_events(writes: &[Write]) {
         if let Write::Put(Record::EventV1(event)) = write {
             let job = event.job.map(|job| job.to_string());
             let node = event.node.as_ref().map(ToString::to_string);
-            tracing::info!(number = event.number, kind = event.kind, job, node, "{}", event.text);
+            let text = one_line(&event.text);
+            tracing::info!(number = event.number, kind = event.kind, job, node, "{text}");
         }
-    }
-}
-
-fn change_name(change: &Change) -> &'static str {
-    match change {
-        Change::Submit { .. } | Change::SubmitWith { .. } | Change::SubmitWatched { .. } => {
-            "submit"
-        }
-        Change::Cancel { .. } => "cancel",
-        Change::Pause { .. } => "pause",
-        Change::Resume { .. } => "resume",
-        Change::Checkpoint { .. } => "checkpoint",
-        Change::Resize { .. } => "resize",
-        Change::Unpin { .. } => "unpin",
-        Change::Update { .. } => "update",
-        Change::NodeLost { .. } => "node lost",
-        Change::NodeCordon { .. } => "node cordon",
-        Change::NodeDrain { .. } => "node drain",
-        Change::NodeUndrain { .. } => "node undrain",
-        Change::Gpu { .. } => "node gpus",
     }
 }

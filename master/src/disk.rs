@@ -1,5 +1,5 @@
-//! Room on the state folder's disk: a ballast file to give back when it is full, and the level
-//! below which no new work is taken.
+//! Room on the state folder's disk: a ballast file to give back when it is full, and the levels
+//! below which no new work, and no change, is taken.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,10 +13,13 @@ const BALLAST_BYTES_MAX: u64 = 16 << 20;
 const BALLAST_BYTES_MIN: u64 = 1 << 20;
 /// What the store may take beside a batch: it grows by segments of 512 KiB.
 const GROWTH_BYTES: u64 = 1 << 20;
+/// What the journal sets aside while there is room: some thousand events, or a thousand jobs.
+pub(crate) const ASIDE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Disk {
     storage: FileStorage,
+    folder: PathBuf,
     ballast: PathBuf,
     ballast_bytes: u64,
 }
@@ -33,7 +36,7 @@ impl Disk {
             let free = storage.free_bytes().map_err(io::Error::other)?;
             (free / 16).clamp(BALLAST_BYTES_MIN, BALLAST_BYTES_MAX)
         };
-        Ok(Self { storage, ballast, ballast_bytes })
+        Ok(Self { storage, folder: state_dir.to_owned(), ballast, ballast_bytes })
     }
 
     pub(crate) fn free_bytes(&self) -> io::Result<u64> {
@@ -45,9 +48,45 @@ impl Disk {
         4 * self.ballast_bytes
     }
 
-    /// Below this nothing is written: the store must never be the one to find the disk full.
+    /// Below this the store is not written, as it must never be the one to find the disk full:
+    /// the journal alone is, and only with what jobs need to go on and to end.
     pub(crate) const fn reserve_bytes(&self) -> u64 {
         self.ballast_bytes + GROWTH_BYTES
+    }
+
+    /// What the journal sets aside once the ballast is given back, for nobody else to take.
+    pub(crate) const fn released_bytes(&self) -> u64 {
+        self.ballast_bytes + ASIDE_BYTES
+    }
+
+    pub(crate) fn has_ballast(&self) -> bool {
+        self.ballast.exists()
+    }
+
+    /// What operators should know of a disk that is nearly full.
+    pub(crate) fn alert(&self, free: u64) -> String {
+        let remedy = self.remedy();
+        if free < self.reserve_bytes() {
+            return format!(
+                "the disk of the state folder is full ({free} bytes free): below {} only jobs go \
+                 on and end, cancel and pause are taken, and no other change; {remedy}",
+                self.reserve_bytes()
+            );
+        }
+        format!(
+            "the disk of the state folder has {free} bytes free: below {} no new job is taken; \
+             {remedy}",
+            self.low_bytes()
+        )
+    }
+
+    /// What to delete, and where.
+    pub(crate) fn remedy(&self) -> String {
+        format!(
+            "free space on the disk of {}: of its own files data/store.damaged-*, \
+             data/journal/*.cut-at-* and the older audit.<n>.jsonl may go",
+            self.folder.display()
+        )
     }
 
     /// Makes the ballast where it is missing and there is room to spare.

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::pki::Certificates;
+use crate::room::Room;
 
 /// Events that wait for the loop. One round of thousands of agents fits; beyond that a session
 /// waits, and its peer with it.
@@ -156,6 +157,7 @@ pub(crate) struct Door {
     pub(crate) certificates: Arc<Certificates>,
     /// How HDFS is reached.
     pub(crate) hdfs: storage::HdfsSettings,
+    pub(crate) room: Room,
 }
 
 /// Requests answered at a time, of all operators together.

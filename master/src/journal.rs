@@ -13,11 +13,16 @@
 //! ```
 //! Numbers are little-endian and batches are numbered without a gap. A torn end, as a power cut
 //! leaves it, is cut off at the next start and kept aside: its batch was never acknowledged.
+//!
+//! Behind the end of the log the file system sets some room aside, beyond the file's length: the
+//! batches that come find it also where the disk has become full meanwhile.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use storage::Storage;
 use storage::snapshot::{self, Header};
 
@@ -26,6 +31,8 @@ use crate::store::{Content, Op, StoreError};
 const MAGIC: [u8; 8] = *b"OPTJRNL1";
 const HEAD_BYTES: usize = 16;
 const DELETED: u32 = u32::MAX;
+/// Less than this is not worth being set aside.
+const ASIDE_BYTES_MIN: u64 = 16 << 10;
 /// Longest batch: a group of many persists, each of some records.
 const BATCH_BYTES_MAX: u32 = 512 << 20;
 /// A log shorter than this is not worth a new base, one longer makes starts slow.
@@ -43,6 +50,11 @@ pub(crate) struct Journal {
     base_bytes: u64,
     /// Set where a failed append could not be undone: then nothing may be appended after it.
     torn: bool,
+    /// Bytes behind the end of the log that are set aside for it.
+    aside_bytes: u64,
+    /// Set where an end was cut off that is more than a batch which did not come whole: what was
+    /// acknowledged may be gone with it.
+    lost: bool,
 }
 
 /// What a journal folder holds.
@@ -105,6 +117,12 @@ fn encode(sequence: u64, ops: &[Op]) -> Result<Vec<u8>> {
     let crc32 = crc32fast::hash(&entry[8..]);
     entry[4..8].copy_from_slice(&crc32.to_le_bytes());
     Ok(entry)
+}
+
+/// Length of a batch as it stands in the log.
+pub(crate) fn length(ops: &[Op]) -> u64 {
+    let one = |op: &Op| 8 + op.key.len() + op.value.as_ref().map_or(0, Vec::len);
+    (HEAD_BYTES + ops.iter().map(one).sum::<usize>()) as u64
 }
 
 /// One whole batch from the start of `bytes` and its length there, or nothing where it is torn.
@@ -172,6 +190,7 @@ impl Journal {
         let mut notes = Vec::new();
         let mut last = found.bases.last().copied().unwrap_or(0);
         let mut newest = None;
+        let mut lost = false;
         for (position, first) in found.logs.iter().enumerate() {
             let path = log_path(folder, *first);
             let (whole, total) = read_log(&path, |sequence, _| {
@@ -179,7 +198,9 @@ impl Journal {
                 Ok(())
             })?;
             if whole < total && position + 1 == found.logs.len() {
-                notes.push(cut(&path, whole, total)?);
+                let (unfinished, note) = cut(&path, whole, total)?;
+                lost |= !unfinished;
+                notes.push(note);
             }
             newest = Some((path, whole));
         }
@@ -194,7 +215,8 @@ impl Journal {
         let base = found.bases.last().map(|number| base_path(folder, *number));
         let base_bytes = base.map_or(Ok(0), |path| fs::metadata(path).map(|found| found.len()))?;
         let folder = folder.to_owned();
-        Ok((Self { folder, log, log_bytes, last, base_bytes, torn: false }, notes))
+        let (torn, aside_bytes) = (false, 0);
+        Ok((Self { folder, log, log_bytes, last, base_bytes, torn, aside_bytes, lost }, notes))
     }
 
     /// Number of the last batch.
@@ -218,11 +240,46 @@ impl Journal {
             return Err(error.into());
         }
         self.log_bytes += entry.len() as u64;
+        self.aside_bytes = self.aside_bytes.saturating_sub(entry.len() as u64);
         self.last = sequence;
         Ok(sequence)
     }
 
+    /// True where batches that were acknowledged may have been cut off with a damaged end.
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Room that the next batches are sure to find.
+    pub(crate) const fn aside_bytes(&self) -> u64 {
+        self.aside_bytes
+    }
+
+    /// Sets room aside for the next batches: as much as is wanted, or nearly all that the disk
+    /// has. None on a file system that cannot.
+    pub(crate) fn set_aside(&mut self, bytes: u64) {
+        let (mut wanted, mut too_much) = (bytes, bytes);
+        while self.aside_bytes < wanted {
+            let (Ok(from), Ok(length)) = (self.log_bytes.try_into(), wanted.try_into()) else {
+                return;
+            };
+            match fallocate(&self.log, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, length) {
+                Ok(()) => self.aside_bytes = wanted,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::ENOSPC | Errno::EDQUOT) => too_much = wanted,
+                Err(_) => return,
+            }
+            let left = too_much - self.aside_bytes;
+            if left < ASIDE_BYTES_MIN {
+                return;
+            }
+            wanted = self.aside_bytes + left / 2;
+        }
+    }
+
     fn undo(&mut self) -> Result<()> {
+        // With the length goes what lies behind it.
+        self.aside_bytes = 0;
         self.log.set_len(self.log_bytes)?;
         self.log.seek(SeekFrom::Start(self.log_bytes))?;
         self.torn = false;
@@ -255,6 +312,7 @@ impl Journal {
         self.last = sequence;
         self.base_bytes = bytes.len() as u64;
         self.torn = false;
+        self.aside_bytes = 0;
         // Only now: until the new log is on disk the old pair is what a rebuild would use.
         for number in older.bases.into_iter().filter(|number| *number != sequence) {
             fs::remove_file(base_path(&self.folder, number))?;
@@ -323,11 +381,16 @@ impl Journal {
 }
 
 /// Keeps the torn end of a log aside and cuts it off.
-fn cut(path: &Path, whole: u64, total: u64) -> Result<String> {
+///
+/// # Returns
+/// Whether it is the beginning of one batch, as a kill or a full disk leaves it, and a note.
+fn cut(path: &Path, whole: u64, total: u64) -> Result<(bool, String)> {
     let mut log = OpenOptions::new().read(true).write(true).open(path)?;
     let mut tail = Vec::new();
     log.seek(SeekFrom::Start(whole))?;
     log.read_to_end(&mut tail)?;
+    let wanted = number(&tail).and_then(|body| usize::try_from(body).ok());
+    let unfinished = wanted.is_none_or(|body| tail.len().saturating_sub(HEAD_BYTES) < body);
     let aside = path.with_extension(format!("cut-at-{whole}"));
     // On a full disk the copy cannot be kept; that must not keep the master from starting.
     let kept = match fs::write(&aside, &tail) {
@@ -337,7 +400,8 @@ fn cut(path: &Path, whole: u64, total: u64) -> Result<String> {
     log.set_len(whole)?;
     log.sync_all()?;
     let (bytes, name) = (total - whole, path.display());
-    Ok(format!("cut {bytes} bytes of a torn batch off {name} at byte {whole}, {kept}"))
+    let note = format!("cut {bytes} bytes of a torn batch off {name} at byte {whole}, {kept}");
+    Ok((unfinished, note))
 }
 
 /// Records in the snapshot format.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use storage::snapshot::Header;
 use tokio::sync::oneshot;
 
-use crate::disk::Disk;
+use crate::disk::{ASIDE_BYTES, Disk};
 use crate::store::{Op, StoreError};
 use crate::vault::Vault;
 
@@ -21,6 +21,12 @@ const GROUP_MAX: usize = 256;
 
 /// Between two looks at the disk, and between two tries on a full one.
 const WATCH: Duration = Duration::from_secs(2);
+
+/// Free bytes beyond the level at which a disk is nearly full no longer.
+const GONE_BY: u64 = 256 << 10;
+
+/// Free bytes of which it is worth setting some aside.
+const ASIDE_FREE: u64 = 64 << 10;
 
 /// What the keeper says to the daemon.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ enum Job {
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     low: AtomicBool,
+    stalled: AtomicBool,
+    aside_bytes: AtomicU64,
     alerts: Mutex<Alerts>,
 }
 
@@ -53,14 +61,32 @@ struct Alerts {
 }
 
 impl Health {
-    /// True while no new job should be taken.
-    pub(crate) fn is_low(&self) -> bool {
+    /// True while the disk is nearly full.
+    fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
+    }
+
+    /// True while nothing at all can be stored.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Room that changes are sure to find, however full the disk is.
+    pub(crate) fn aside_bytes(&self) -> u64 {
+        self.aside_bytes.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&self, stalled: bool, aside_bytes: u64) {
+        self.stalled.store(stalled, Ordering::Relaxed);
+        self.aside_bytes.store(aside_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn alerts(&self) -> Vec<String> {
         self.with(|alerts| {
-            let now = [&alerts.disk, &alerts.stall, &alerts.store, &alerts.journal];
+            // Where nothing can be stored, what is taken on a full disk is no news.
+            let disk = if alerts.stall.is_some() { &alerts.stall } else { &alerts.disk };
+            let now = [disk, &alerts.store, &alerts.journal];
             now.into_iter().flatten().chain(&alerts.repairs).cloned().collect()
         })
     }
@@ -82,7 +108,7 @@ impl Keeper {
     /// Starts the thread. `tell` is called from it. `repairs` is what opening the vault mended.
     pub(crate) fn start(
         vault: Vault,
-        disk: Disk,
+        disk: Arc<Disk>,
         repairs: Vec<String>,
         tell: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
@@ -139,7 +165,7 @@ struct Run {
     waiting: VecDeque<Job>,
     ended: bool,
     vault: Vault,
-    disk: Disk,
+    disk: Arc<Disk>,
     tell: Box<dyn Fn(Told) + Send>,
     health: Arc<Health>,
 }
@@ -183,7 +209,9 @@ impl Run {
 
     fn commit_group(&mut self, first: u64, mut ops: Vec<Op>) -> Result<(), String> {
         let mut through = first;
-        for _ in 1..GROUP_MAX {
+        // Where room is short, one may fit that many do not.
+        let most = if self.health.is_low() { 1 } else { GROUP_MAX };
+        for _ in 1..most {
             let next = self.waiting.pop_front().or_else(|| self.jobs.try_recv().ok());
             match next {
                 Some(Job::Persist { number, ops: more }) => {
@@ -203,13 +231,16 @@ impl Run {
         Ok(())
     }
 
-    /// Tries until the batch is durable. A full disk is waited for, with the ballast given back;
+    /// Tries until the batch is durable. A full disk without any room set aside is waited for;
     /// any other failure of the journal is tried once more.
     fn commit(&mut self, ops: &[Op]) -> Result<(), String> {
         let mut failures = 0;
         loop {
             let Err(error) = self.attempt(ops) else {
                 let trouble = self.vault.trouble().map(str::to_owned);
+                if self.health.stalled.swap(false, Ordering::Relaxed) {
+                    tracing::info!("changes are stored again");
+                }
                 self.health.with(|alerts| {
                     alerts.stall = None;
                     alerts.store = trouble;
@@ -218,10 +249,6 @@ impl Run {
             };
             let words = storage::chain(&error);
             if let StoreError::Full(_) = error {
-                if self.disk.release_ballast() {
-                    tracing::warn!(error = words, "the disk is full: gave back the ballast");
-                    continue;
-                }
                 if self.ended {
                     return Err(format!("{words}; the last changes were not stored"));
                 }
@@ -242,20 +269,34 @@ impl Run {
         // Journal and store each write the batch, and the store moves some of what it has.
         let needed = self.disk.reserve_bytes().saturating_add(4 * batch as u64);
         let free = self.disk.free_bytes()?;
-        if free < needed {
-            let words = format!("only {free} bytes are free");
-            return Err(StoreError::Full(io::Error::new(io::ErrorKind::StorageFull, words)));
+        if needed <= free {
+            self.vault.commit(ops)?;
+        } else {
+            self.give_ballast();
+            self.vault.commit_short(ops, self.disk.free_bytes()?)?;
         }
-        self.vault.commit(ops)
+        self.look(free);
+        Ok(())
+    }
+
+    /// Turns the ballast into room for the journal at once: whoever fills the disk goes on.
+    fn give_ballast(&mut self) {
+        if self.disk.release_ballast() {
+            self.vault.set_aside(self.disk.released_bytes());
+            let aside_bytes = self.vault.aside_bytes();
+            tracing::warn!(aside_bytes, "the disk is full: gave the ballast's room to the journal");
+        }
     }
 
     /// Waits a moment on a full disk, taking in what comes.
     fn stall(&mut self, words: &str) {
         let alert = format!(
-            "changes wait for space on the disk of the state folder ({words}): free some, reads \
-             are served meanwhile"
+            "changes wait for space on the disk of the state folder ({words}): nothing can be \
+             stored, jobs train on, reads are served; {}",
+            self.disk.remedy()
         );
         self.health.low.store(true, Ordering::Relaxed);
+        self.health.stalled.store(true, Ordering::Relaxed);
         if self.health.with(|alerts| alerts.stall.replace(alert.clone())).is_none() {
             tracing::error!("{alert}");
         }
@@ -276,6 +317,8 @@ impl Run {
         let failed = match self.vault.tidy() {
             Ok(false) => return,
             Ok(true) => {
+                // What was set aside went with the former one.
+                self.vault.set_aside(ASIDE_BYTES);
                 tracing::info!("began the store's journal anew");
                 None
             }
@@ -287,6 +330,26 @@ impl Run {
         self.health.with(|alerts| alerts.journal = failed);
     }
 
+    /// Judges what is free, and sets room aside for the next changes.
+    fn look(&mut self, free: u64) {
+        // A file system that is out of space may take long to say so.
+        if self.vault.aside_bytes() < ASIDE_BYTES / 2 && ASIDE_FREE <= free {
+            self.vault.set_aside(ASIDE_BYTES);
+        }
+        self.health.aside_bytes.store(self.vault.aside_bytes(), Ordering::Relaxed);
+        // What comes and goes at the edge is told once.
+        let edge = if self.health.is_low() { GONE_BY } else { 0 };
+        let low = free < self.disk.low_bytes() + edge;
+        let alert = low.then(|| self.disk.alert(free));
+        if self.health.low.swap(low, Ordering::Relaxed) != low {
+            match &alert {
+                Some(words) => tracing::warn!("{words}"),
+                None => tracing::info!(free, "the disk of the state folder has room again"),
+            }
+        }
+        self.health.with(|alerts| alerts.disk = alert);
+    }
+
     fn watch_disk(&mut self) {
         let free = match self.disk.free_bytes() {
             Ok(free) => free,
@@ -295,20 +358,16 @@ impl Run {
                 return;
             }
         };
-        let low = free < self.disk.low_bytes();
-        let alert = low.then(|| {
-            format!(
-                "the disk of the state folder has {free} bytes free: below {} no new job is taken",
-                self.disk.low_bytes()
-            )
-        });
-        if self.health.low.swap(low, Ordering::Relaxed) != low {
-            match &alert {
-                Some(words) => tracing::warn!("{words}"),
-                None => tracing::info!(free, "the disk of the state folder has room again"),
-            }
+        self.look(free);
+        if self.disk.reserve_bytes() <= free {
+            let notes = self.vault.catch_up();
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+            let trouble = self.vault.trouble().map(str::to_owned);
+            self.health.with(|alerts| {
+                alerts.repairs.extend(notes);
+                alerts.store = trouble;
+            });
         }
-        self.health.with(|alerts| alerts.disk = alert);
         match self.disk.keep_ballast() {
             Ok(true) => tracing::info!("made the ballast file"),
             Ok(false) => {}
@@ -318,112 +377,5 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn put(key: &str, value: &str) -> Op {
-        Op { key: key.into(), value: Some(value.into()) }
-    }
-
-    #[test]
-    fn every_persist_is_told_durable_in_order_and_is_there_after_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let (vault, _) = Vault::open(folder.path(), Header::default()).unwrap();
-        let disk = Disk::new(folder.path()).unwrap();
-        let (told, heard) = mpsc::channel();
-        let keeper =
-            Keeper::start(vault, disk, vec![], move |told_now| told.send(told_now).unwrap())
-                .unwrap();
-        for number in 1..=500 {
-            keeper.persist(number, vec![put(&format!("{number:03}"), "x"), put("last", "x")]);
-        }
-        let copy = keeper.export(Header::default());
-        let mut durable = 0;
-        while durable < 500 {
-            match heard.recv_timeout(Duration::from_secs(60)).unwrap() {
-                Told::Durable(through) => {
-                    assert!(durable < through, "told {through} after {durable}");
-                    durable = through;
-                }
-                Told::Failed(reason) => panic!("{reason}"),
-            }
-        }
-        let copy = copy.blocking_recv().unwrap().unwrap();
-        assert_eq!(storage::snapshot::verify(copy.as_slice()).unwrap().records, 501);
-        keeper.finish();
-        let (vault, _) = Vault::open(folder.path(), Header::default()).unwrap();
-        assert_eq!(vault.records().unwrap().len(), 501);
-    }
-
-    fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-        for _ in 0..1200 {
-            if is_so() {
-                return;
-            }
-            // A condition with a limit, not a guess of how long it takes.
-            std::thread::park_timeout(Duration::from_millis(100));
-        }
-        panic!("not within two minutes: {what}");
-    }
-
-    /// A tiny file system of its own, which only root can mount.
-    #[test]
-    fn a_full_disk_stalls_persists_alone_and_they_go_on_once_there_is_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
-            .arg(folder.path())
-            .output()
-            .is_ok_and(|output| output.status.success());
-        if !mounted {
-            println!("skipped: mounting a small file system needs root");
-            return;
-        }
-        let check = std::panic::catch_unwind(|| fill_and_free(folder.path()));
-        let unmounted = std::process::Command::new("umount").arg("-l").arg(folder.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "cannot unmount");
-        if let Err(panic) = check {
-            std::panic::resume_unwind(panic);
-        }
-    }
-
-    fn fill_and_free(folder: &std::path::Path) {
-        let filler = folder.join("filler");
-        std::fs::write(&filler, vec![1; 12 << 20]).unwrap();
-        let disk = Disk::new(folder).unwrap();
-        assert!(disk.keep_ballast().unwrap());
-        let (vault, _) = Vault::open(folder, Header::default()).unwrap();
-        let durable = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let seen = Arc::clone(&durable);
-        let keeper = Keeper::start(vault, disk, vec![], move |told| match told {
-            Told::Durable(through) => seen.store(through, Ordering::Relaxed),
-            Told::Failed(reason) => panic!("{reason}"),
-        })
-        .unwrap();
-        let health = keeper.health();
-        assert!(!health.is_low());
-        let mut sent = 0;
-        let stalled = || health.alerts().iter().any(|alert| alert.contains("wait for space"));
-        while !stalled() {
-            sent += 1;
-            let large = "x".repeat(100_000);
-            keeper.persist(sent, vec![put(&format!("{sent:04}"), &large)]);
-            assert!(sent < 400, "40 MB went onto 24");
-            let before = sent - 1;
-            wait_until("durable or stalled", || {
-                durable.load(Ordering::Relaxed) >= before || stalled()
-            });
-        }
-        assert!(health.is_low(), "new jobs would still be taken");
-        assert!(!folder.join("ballast").exists(), "the ballast was not given back");
-        let copy = keeper.export(Header::default()).blocking_recv().unwrap().unwrap();
-        let kept = storage::snapshot::verify(copy.as_slice()).unwrap().records;
-        assert_eq!(kept, durable.load(Ordering::Relaxed), "reads are served meanwhile");
-        std::fs::remove_file(filler).unwrap();
-        wait_until("all durable", || durable.load(Ordering::Relaxed) == sent);
-        wait_until("no alert", || health.alerts().is_empty() && !health.is_low());
-        keeper.finish();
-        let (vault, _) = Vault::open(folder, Header::default()).unwrap();
-        assert_eq!(vault.records().unwrap().len() as u64, sent);
-    }
-}
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -7,7 +7,9 @@ use control::event::SessionId;
 use model::UnixMs;
 use model::access::{Asker, Rank};
 use model::agent::{AgentAnswer, AgentQuery, FromAgent};
-use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
+use model::client::{
+    Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request, STOPPING, UNANSWERED,
+};
 use model::nodes::AuditView;
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
 use storage::snapshot::Header;
@@ -32,6 +34,8 @@ const REQUESTS_AT_ONCE: u64 = 500;
 /// Longest end of a log, so that the answer is far below a frame.
 const LOG_BYTES_MAX: u32 = 1 << 20;
 const PIECE_BYTES: usize = 1 << 20;
+/// Between two looks at the end of a certificate.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Serves an operator until the connection ends.
 pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Rank) {
@@ -43,10 +47,14 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
     let slots = Arc::new(Semaphore::new(STREAMS_MAX));
     let mut rate = Rate::new(door.clock.mono(), REQUESTS_PER_S, REQUESTS_AT_ONCE);
     let mut first_open = true;
+    let mut over = std::pin::pin!(expiry(&door, &connection));
     loop {
         let permit = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
         let stream = loop {
             tokio::select! {
+                // First: a peer that asks without a pause would else be served for ever.
+                biased;
+                words = &mut over => return connection.close(Close::Refused, &words),
                 stream = connection.accept_bi() => break stream,
                 frame = reader.receive::<FromAgent>(), if first_open => {
                     // The client may end its side; anything sent on it is an agent's.
@@ -68,6 +76,25 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
             drop(permit);
         });
     }
+}
+
+/// Waits until the certificate of a session has ended: a person's rights end with it, however long
+/// the session lasts.
+///
+/// # Returns
+/// The words to close it with.
+async fn expiry(door: &Door, connection: &Connection) -> String {
+    let certificate = connection.certificate();
+    // The clock of the day may be set meanwhile, which no timer notices.
+    while let Ok(left) = certificate.not_after.duration_since(door.clock.wall()) {
+        tokio::time::sleep(left.min(LOOK) + Duration::from_millis(1)).await;
+    }
+    let words = format!(
+        "the certificate of {} (serial {}) has expired: issue a new one with optimus cert issue",
+        certificate.identity, certificate.serial
+    );
+    tracing::warn!(words, "closed a session");
+    words
 }
 
 fn refuse_agent(door: &Door, connection: &Connection) {
@@ -94,6 +121,10 @@ async fn answer(
     };
     let line = audited(door, connection, asker, &request);
     let Request { dry_run, reason, call } = request;
+    if let Some(refusal) = no_room(door, asker, &call, dry_run).await {
+        let reply = noted(door, line, Err(refusal)).await;
+        return told(send(&mut writer, reply).await);
+    }
     let reply = match call {
         Call::Read(Read::Snapshot) => match admitted(door, asker, &call).await {
             Ok(()) => {
@@ -173,6 +204,15 @@ async fn admitted(door: &Door, asker: &Asker, call: &Call) -> Result<(), Refusal
     within(door.queries.send(query), answer).await
 }
 
+/// Why what would be stored cannot be; told only to those who may ask for it.
+async fn no_room(door: &Door, asker: &Asker, call: &Call, dry_run: bool) -> Option<Refusal> {
+    if dry_run {
+        return None;
+    }
+    let refusal = door.room.refusal(call).await?;
+    Some(admitted(door, asker, call).await.err().unwrap_or(refusal))
+}
+
 async fn change_reply(
     door: &Door,
     asker: &Asker,
@@ -236,14 +276,14 @@ async fn within<T, E>(
     asked: impl Future<Output = Result<(), E>>,
     answer: oneshot::Receiver<Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
-    let stopping = || unavailable("the master is stopping", "try again in a moment");
+    let stopping = || unavailable(STOPPING, "try again in a moment");
     let whole = async {
         asked.await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
     };
     tokio::time::timeout(ANSWER, whole).await.unwrap_or_else(|_| {
         Err(unavailable(
-            "the master did not answer in time; a change may still be carried out",
+            UNANSWERED,
             "see optimus status for alerts; a submission with --request-id can be repeated",
         ))
     })
@@ -334,7 +374,7 @@ async fn export(door: &Door) -> Result<Vec<u8>, Refusal> {
         Ok(Some(Err(words))) => {
             Err(unavailable(&format!("cannot read the store: {words}"), "see optimus status"))
         }
-        Ok(None) => Err(unavailable("the master is stopping", "try again in a moment")),
+        Ok(None) => Err(unavailable(STOPPING, "try again in a moment")),
         Err(_) => Err(unavailable("the store did not answer in time", "see optimus status")),
     }
 }

@@ -12,7 +12,7 @@ use model::config::MasterConfig;
 use net::{ResetKeys, Server, ServerOptions};
 use storage::HdfsSettings;
 use storage::snapshot::Header;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::audit::Audit;
@@ -27,6 +27,7 @@ use crate::pki::Certificates;
 use crate::planner::Planner;
 use crate::publisher::Publisher;
 use crate::removals::Removals;
+use crate::room::Room;
 use crate::seal::Seal;
 use crate::sessions;
 use crate::state_dir::StateDir;
@@ -58,10 +59,13 @@ pub(crate) fn serve(start: Start<'_>, state_dir: StateDir) -> anyhow::Result<()>
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(Box::pin(async {
         let Start { config, environment, places, seal, clock } = start;
+        // Before the store, which may take minutes: unheard, the signal would end the process, and
+        // systemd takes that for a stop that was wished.
+        let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
         let certificates = Certificates::find(config, places, environment, clock)?;
         let store = Opened::open(config, state_dir.path(), clock, seal)?;
         let server = listen(config, &certificates, state_dir.path())?;
-        run(config, clock, store, Arc::new(server), Arc::new(certificates)).await
+        run(config, clock, store, (Arc::new(server), Arc::new(certificates)), hangup).await
     }));
     runtime.shutdown_timeout(LAST_WORK);
     drop(state_dir);
@@ -75,7 +79,7 @@ pub(crate) fn serve(start: Start<'_>, state_dir: StateDir) -> anyhow::Result<()>
 struct Opened {
     folder: PathBuf,
     vault: Vault,
-    disk: Disk,
+    disk: Arc<Disk>,
     repairs: Vec<String>,
     records: Vec<Record>,
     removals: Removals,
@@ -90,6 +94,7 @@ impl Opened {
         seal: Option<Arc<Seal>>,
     ) -> anyhow::Result<Self> {
         let disk = Disk::new(state_dir).context("cannot look at the disk of the state folder")?;
+        let disk = Arc::new(disk);
         let header = Header {
             cluster: config.cluster.clone(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
@@ -106,6 +111,10 @@ impl Opened {
         let opened = open_with_room(state_dir, &header, &disk);
         let (mut vault, repairs) = match opened {
             Err(error @ StoreError::Newer { .. }) => return Err(error).with_context(left),
+            // Nothing is wrong with the store here either.
+            Err(error @ StoreError::Full(_)) => {
+                return Err(error).with_context(|| format!("{}; {}", left(), disk.remedy()));
+            }
             other => other.with_context(remedy)?,
         };
         for repair in &repairs {
@@ -162,8 +171,8 @@ async fn run(
     config: &MasterConfig,
     clock: Clock,
     opened: Opened,
-    server: Arc<Server>,
-    certificates: Arc<Certificates>,
+    (server, certificates): (Arc<Server>, Arc<Certificates>),
+    hangup: Signal,
 ) -> anyhow::Result<()> {
     let Opened { folder, vault, disk, repairs, records, seal, removals } = opened;
     let (control, commands) = Control::new(Settings::from(config), clock.now(), records)
@@ -171,9 +180,10 @@ async fn run(
     let (internal, heard) = mpsc::unbounded_channel();
     let (to_store, to_planner) = (internal.clone(), internal.clone());
     // The loop hears these as long as the process lives.
-    let keeper = Keeper::start(vault, disk, repairs, move |told| {
+    let keeper = Keeper::start(vault, Arc::clone(&disk), repairs, move |told| {
         let _ = to_store.send(Internal::Store(told));
     })?;
+    let room = Room::new(disk, keeper.health());
     let planner = Planner::start(clock, move |planned| {
         let _ = to_planner.send(Internal::Planned(planned));
     })?;
@@ -192,6 +202,7 @@ async fn run(
         counters: Arc::clone(&counters),
         certificates: Arc::clone(&certificates),
         audit: audit.health(),
+        room: room.clone(),
         seal,
     };
     let daemon = Daemon::new(control, commands, clock, hands)?;
@@ -211,11 +222,11 @@ async fn run(
         shares: Arc::default(),
         certificates: Arc::clone(&certificates),
         hdfs,
+        room,
     };
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;
     let accepting = tokio::spawn(sessions::accept(Arc::clone(&server), door));
-    let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
     let watching = tokio::spawn(certificates.watch(hangup));
     let address = server.local_address();
     tracing::info!(%address, cluster = config.cluster, "ready");

@@ -8,14 +8,19 @@
 //! ```
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use storage::snapshot::Header;
 
 use crate::attended::Attended;
 use crate::disk::Disk;
-use crate::journal::{Journal, export};
+use crate::journal::{self, Journal, export};
 use crate::store::{Content, KeyValue, Op, SledStore, StoreError};
+
+/// Free on a disk beside a batch that is not sure of its room: for what the file system itself
+/// keeps of it.
+const MARGIN_BYTES: u64 = 64 << 10;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -27,7 +32,17 @@ pub(crate) struct Vault {
     /// None where it failed: then the journal alone serves until the next start, which brings
     /// the store up from it.
     store: Option<Attended<SledStore>>,
+    /// Set while batches are in the journal alone because the disk was short of room.
+    behind: bool,
     trouble: Option<String>,
+}
+
+/// How much room the disk has for the store, which must not be the one to find it full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Enough,
+    /// Then the journal serves alone until there is more.
+    Short,
 }
 
 impl Vault {
@@ -37,13 +52,29 @@ impl Vault {
     /// # Returns
     /// The vault, and what was repaired, in words for the operator.
     pub(crate) fn open(state_dir: &Path, header: Header) -> Result<(Self, Vec<String>)> {
+        Self::open_in(state_dir, header, Room::Enough)
+    }
+
+    /// As [`Self::open`], but on a disk that is short of room the store is left closed where the
+    /// journal has everything.
+    pub(crate) fn open_in(
+        state_dir: &Path,
+        header: Header,
+        room: Room,
+    ) -> Result<(Self, Vec<String>)> {
         let folder = state_dir.join("data");
         fs::create_dir_all(folder.join("store"))?;
         let (journal, mut notes) = Journal::open(&folder.join("journal"))?;
         File::open(&folder)?.sync_all()?;
         File::open(state_dir)?.sync_all()?;
-        let mut vault = Self { folder, header, journal, store: None, trouble: None };
-        vault.bring_up(&mut notes)?;
+        let (store, behind, trouble) = (None, false, None);
+        let mut vault = Self { folder, header, journal, store, behind, trouble };
+        let whole = vault.journal.last() > 0 && !vault.journal.is_lost();
+        if room == Room::Short && whole && vault.journal.content().is_ok() {
+            vault.behind = true;
+        } else {
+            vault.bring_up(&mut notes)?;
+        }
         Ok((vault, notes))
     }
 
@@ -55,7 +86,7 @@ impl Vault {
     /// other's witness, and damage that sled does not notice must not pass.
     fn bring_up(&mut self, notes: &mut Vec<String>) -> Result<()> {
         // A journal that lost its end may be behind the store, and then cannot speak for it.
-        let whole = notes.is_empty();
+        let whole = !self.journal.is_lost();
         let journal = match self.journal.content() {
             Err(StoreError::Damaged(problem)) => Err(problem),
             other => Ok(other?),
@@ -229,8 +260,8 @@ impl Vault {
     /// Every record.
     pub(crate) fn records(&self) -> Result<Content> {
         match &self.store {
-            Some(store) => store.content(),
-            None => self.journal.content(),
+            Some(store) if !self.behind => store.content(),
+            Some(_) | None => self.journal.content(),
         }
     }
 
@@ -241,12 +272,66 @@ impl Vault {
     /// Where the journal cannot be written; nothing is changed then.
     pub(crate) fn commit(&mut self, ops: &[Op]) -> Result<()> {
         let sequence = self.journal.append(ops)?;
-        if let Some(store) = &mut self.store
+        if self.behind {
+            // That one is in the journal now.
+            self.catch_up().iter().for_each(|note| tracing::warn!("{note}"));
+        } else if let Some(store) = &mut self.store
             && let Err(error) = store.apply(sequence, ops)
         {
             self.go_without(storage::chain(&error));
         }
         Ok(())
+    }
+
+    /// As [`Self::commit`] on a disk with `free` bytes, which are too few for the store: it is
+    /// left behind.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] where the journal has no room either; nothing is changed then.
+    pub(crate) fn commit_short(&mut self, ops: &[Op], free: u64) -> Result<()> {
+        let bytes = journal::length(ops);
+        // Asked first: an append that fails gives up what is set aside.
+        if self.aside_bytes() < bytes && free < bytes.saturating_add(MARGIN_BYTES) {
+            let words = format!("only {free} bytes are free");
+            return Err(StoreError::Full(io::Error::new(io::ErrorKind::StorageFull, words)));
+        }
+        self.journal.append(ops)?;
+        self.behind = true;
+        Ok(())
+    }
+
+    /// Brings a store that was left behind, or closed, level with the journal.
+    ///
+    /// # Returns
+    /// What was repaired, in words for the operator.
+    pub(crate) fn catch_up(&mut self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.behind {
+            return notes;
+        }
+        let done = match &mut self.store {
+            Some(store) => store.sequence().and_then(|there| {
+                self.journal.replay(there, &mut |sequence, ops| store.apply(sequence, &ops))
+            }),
+            // It failed before the disk was short: only a restart tries it again.
+            None if self.trouble.is_some() => Ok(()),
+            None => self.bring_up(&mut notes),
+        };
+        self.behind = false;
+        if let Err(error) = done {
+            self.go_without(storage::chain(&error));
+        }
+        notes
+    }
+
+    /// Room that batches are sure to find, however full the disk is.
+    pub(crate) const fn aside_bytes(&self) -> u64 {
+        self.journal.aside_bytes()
+    }
+
+    /// Sets such room aside, or as much of it as there is.
+    pub(crate) fn set_aside(&mut self, bytes: u64) {
+        self.journal.set_aside(bytes);
     }
 
     fn go_without(&mut self, problem: String) {
@@ -272,7 +357,8 @@ impl Vault {
     /// # Returns
     /// Whether it was.
     pub(crate) fn tidy(&mut self) -> Result<bool> {
-        if !self.journal.wants_base() {
+        // A store that is behind needs the batches of the journal that is there.
+        if self.behind || !self.journal.wants_base() {
             return Ok(false);
         }
         let content = self.records()?;
@@ -286,19 +372,19 @@ impl Vault {
     }
 }
 
-/// Opens the vault at a start of the master. On a full disk the ballast is given back first:
-/// even recovery must write.
+/// Opens the vault at a start of the master. On a full disk the journal serves alone; where that
+/// is not enough the ballast is given back, as even recovery must write.
 pub(crate) fn open_with_room(
     state_dir: &Path,
     header: &Header,
     disk: &Disk,
 ) -> Result<(Vault, Vec<String>)> {
-    if disk.free_bytes()? < disk.reserve_bytes() && disk.release_ballast() {
-        tracing::warn!("the disk is full: gave back the ballast to start");
-    }
-    match Vault::open(state_dir, header.clone()) {
+    let short = disk.free_bytes()? < disk.reserve_bytes();
+    let room = if short { Room::Short } else { Room::Enough };
+    match Vault::open_in(state_dir, header.clone(), room) {
         Err(StoreError::Full(_)) if disk.release_ballast() => {
-            Vault::open(state_dir, header.clone())
+            tracing::warn!("the disk is full: gave back the ballast to start");
+            Vault::open_in(state_dir, header.clone(), room)
         }
         other => other,
     }

@@ -173,6 +173,67 @@ fn a_store_that_fell_behind_catches_up_and_a_lost_journal_begins_anew() {
 }
 
 #[test]
+fn a_store_that_was_left_behind_catches_up_once_there_is_room() {
+    for restarted in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut vault, _) = open(folder.path());
+        write(&mut vault, 1..=5);
+        for number in 6..=9 {
+            let text = number.to_string();
+            let ops = [put(&format!("n{number:06}"), &text), put("last", &text)];
+            vault.commit_short(&ops, u64::MAX).unwrap();
+        }
+        check_prefix(&vault, 9);
+        assert_eq!(vault.store.as_ref().unwrap().sequence().unwrap(), 5);
+        assert!(!vault.tidy().unwrap());
+        if restarted {
+            drop(vault);
+            let short = Vault::open_in(folder.path(), Header::default(), Room::Short).unwrap();
+            assert_eq!(short.1, Vec::<String>::new());
+            vault = short.0;
+            assert!(vault.store.is_none());
+            check_prefix(&vault, 9);
+        }
+        assert_eq!(vault.catch_up(), Vec::<String>::new());
+        assert_eq!(vault.store.as_ref().unwrap().sequence().unwrap(), 9);
+        check_prefix(&vault, 9);
+        // The next batch with room does the same by itself.
+        vault.commit_short(&[put("n000010", "10"), put("last", "10")], u64::MAX).unwrap();
+        write(&mut vault, 11..=11);
+        assert_eq!(vault.store.as_ref().unwrap().sequence().unwrap(), 11);
+        check_prefix(&vault, 11);
+        assert_eq!(vault.trouble(), None);
+    }
+}
+
+/// A write that a full disk or a kill cut short was never acknowledged; a damaged end may have
+/// been, and then the store must speak.
+#[test]
+fn on_a_full_disk_the_journal_serves_alone_only_where_it_has_everything() {
+    for (flipped, alone) in [(false, true), (true, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut vault, _) = open(folder.path());
+        write(&mut vault, 1..=3);
+        drop(vault);
+        let log = folder.path().join("data/journal/00000000000000000001.log");
+        let mut bytes = fs::read(&log).unwrap();
+        if flipped {
+            *bytes.last_mut().unwrap() ^= 1;
+        } else {
+            let half = bytes[bytes.len() - 30..].to_vec();
+            // The beginning of a fourth batch.
+            bytes.extend([40, 0, 0, 0]);
+            bytes.extend(half);
+        }
+        fs::write(&log, bytes).unwrap();
+        let (vault, notes) = Vault::open_in(folder.path(), Header::default(), Room::Short).unwrap();
+        assert!(notes[0].contains("torn batch"), "{notes:?}");
+        assert_eq!(vault.store.is_none(), alone);
+        check_prefix(&vault, 3);
+    }
+}
+
+#[test]
 fn with_store_and_journal_damaged_it_says_so_and_touches_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut vault, _) = open(folder.path());
@@ -246,9 +307,38 @@ fn a_full_disk_loses_nothing_and_the_store_opens_again() {
         };
         assert!(matches!(failed, StoreError::Full(_)), "{failed:?}");
         drop(vault);
+        // Without a byte to spare: the journal alone is opened, and says what was committed.
         let (mut vault, _) = open_with_room(folder.path(), &Header::default(), &disk).unwrap();
-        vault.commit(&[Op { key: b"n999999-padding".to_vec(), value: None }]).unwrap();
+        assert!(vault.behind && vault.store.is_none());
+        let gone = [Op { key: b"n999999-padding".to_vec(), value: None }];
+        let free = disk.free_bytes().unwrap();
+        let full = vault.commit_short(&gone, free).unwrap_err();
+        assert!(matches!(full, StoreError::Full(_)), "{full:?}");
+        // The ballast's room is the journal's at once, and no filler can have it.
+        assert!(disk.release_ballast());
+        vault.set_aside(disk.released_bytes());
+        fs::write(folder.path().join("more"), vec![1; 16 << 20]).unwrap_err();
+        assert_eq!(disk.free_bytes().unwrap(), 0);
+        vault.commit_short(&gone, 0).unwrap();
         check_prefix(&vault, last);
+        let mut taken = last;
+        while journal::length(&[put("n000000", "0"), put("last", "0")]) + 64 < vault.aside_bytes() {
+            taken += 1;
+            let text = taken.to_string();
+            let ops = [put(&format!("n{taken:06}"), &text), put("last", &text)];
+            vault.commit_short(&ops, 0).unwrap();
+        }
+        assert!(last + 1_000 < taken, "{taken} batches fit into what was set aside");
+        drop(vault);
+        // Killed, and started on the same full disk.
+        let (vault, _) = open_with_room(folder.path(), &Header::default(), &disk).unwrap();
+        check_prefix(&vault, taken);
+        drop(vault);
+        fs::remove_file(filler).unwrap();
+        let (mut vault, _) = open_with_room(folder.path(), &Header::default(), &disk).unwrap();
+        assert!(!vault.behind && vault.trouble().is_none());
+        check_prefix(&vault, taken);
+        write(&mut vault, taken + 1..=taken + 1);
     });
     let unmounted = Command::new("umount").arg("-l").arg(folder.path()).status();
     assert!(unmounted.is_ok_and(|status| status.success()), "cannot unmount");

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use harness::Binaries;
 use harness::binaries::checkout;
 use harness::hosts::Site;
 use harness::process::talk;
 use harness::wait::Clock;
-use harness::{Binaries, cluster};
 use serde_json::{Value, json};
 
 pub(crate) const MASTER: &str = "master";
@@ -17,6 +17,9 @@ pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// CPUs and memory that each node declares: a host sees all of this machine.
 const NODE_CPUS: f64 = 2.25;
 const NODE_MEMORY: &str = "4GiB";
+
+/// The key that seals the master's store, as an operator keeps it.
+const STORE_KEY: &str = "store.key";
 
 /// Quick rounds and quick judgements, so that the story is short.
 fn master_settings() -> Value {
@@ -49,6 +52,7 @@ fn inventory(site: &Site, binaries: &Path) -> Value {
             "optimus_cpus": NODE_CPUS,
             "optimus_memory": NODE_MEMORY,
             "optimus_storage": ["/srv/checkpoints"],
+            "optimus_store_key": site.folder.join(STORE_KEY),
             // The group that the shared folder belongs to.
             "optimus_master_groups": [harness::hosts::TASK_USER],
             "optimus_master_settings": master_settings(),
@@ -128,6 +132,7 @@ impl Rollout {
         release(&rollout.binaries, "")?;
         release(&rollout.upgraded, "the next release")?;
         fs::create_dir(&rollout.inventory)?;
+        fs::write(site.folder.join(STORE_KEY), format!("{}\n", "5a".repeat(32)))?;
         rollout.write_inventory(site)?;
         Ok(rollout)
     }
@@ -167,7 +172,7 @@ impl Rollout {
         ensure!(
             output.status.success(),
             "ansible-playbook {playbook} failed:\n{}\n{}",
-            cluster::tail(&said, 60),
+            said,
             String::from_utf8_lossy(&output.stderr)
         );
         let recap = Recap::of(&said);

@@ -30,6 +30,9 @@ const PORT: u16 = 7600;
 /// The master's own disk: small enough to be filled at once.
 const MASTER_DISK_BYTES: u64 = 96 << 20;
 
+/// What a job's environment has and nobody else is to read.
+pub(crate) const SECRET: &str = "hunter2-of-the-cnn";
+
 /// How far the mean loss after a move may lie over that before, in standard deviations of the last
 /// 50 steps.
 const DEVIATIONS_MAX: f64 = 3.0;
@@ -381,6 +384,7 @@ pub(crate) fn quickstart_jobs() -> [JobFile; 3] {
     let mut cnn = job(CNN, "digits_cnn.py", &["--samples", "1280", "--width", "8"]);
     cnn.batch = "global = 256".to_owned();
     cnn.workers = (2, 2);
+    cnn.environment.push(("TOKEN".to_owned(), SECRET.to_owned()));
     let mut mlp = job("digits-mlp", "digits_mlp.py", &["--samples", "5120"]);
     mlp.mode = "async";
     mlp.batch = "per_worker = 64".to_owned();

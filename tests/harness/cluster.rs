@@ -385,6 +385,12 @@ impl Cluster {
         Daemon::new(&self.binaries.agent, config.to_owned())
     }
 
+    /// A further master with settings of its own, as [`Self::agent_with`].
+    #[must_use]
+    pub fn master_with(&self, config: &Path) -> Daemon {
+        Daemon::new(&self.binaries.master, config.to_owned())
+    }
+
     /// Every training process of this cluster that lives.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskProcess> {

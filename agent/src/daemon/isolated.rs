@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use model::nodes::{EndCause, EndReport, NodeNotes, RejectReport};
+use model::nodes::{EndCause, EndReport, NodeNotes, RejectReport, StuckReport};
 use model::{JobId, Task};
 
 use super::Agent;
@@ -16,7 +16,7 @@ use crate::telemetry::printable;
 
 /// Starts that failed and are told of, the newest.
 const REJECTS_MAX: usize = 32;
-const ALERTS_MAX: usize = 16;
+const STUCK_MAX: usize = 64;
 const WORDS_MAX: usize = 500;
 
 /// Who ended a task for want of memory.
@@ -189,11 +189,8 @@ impl Agent {
                 format!("{pid} (state {state}, waits in {})", procfs::wait_channel(*pid))
             })
             .collect();
-        let words = format!(
-            "{task} of {key} cannot be killed: process {}; it counts as running until it is gone",
-            names.join(", ")
-        );
-        tracing::error!(words);
+        let words = format!("process {}", names.join(", "));
+        tracing::error!(%key, %task, words, "cannot be killed; counts as running until it is gone");
         self.isolated.stuck.insert((key, task), printable(&words, WORDS_MAX));
     }
 
@@ -224,7 +221,13 @@ impl Agent {
                     .to_owned(),
             );
         }
-        notes.alerts.extend(self.isolated.stuck.values().take(ALERTS_MAX).cloned());
+        let stuck = self.isolated.stuck.iter().map(|(&(key, task), words)| StuckReport {
+            job: key.job,
+            generation: key.generation,
+            task,
+            words: words.clone(),
+        });
+        notes.stuck = stuck.take(STUCK_MAX).collect();
     }
 
     /// The group of a task while a process is in it.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use model::{BootId, Incarnation, Millis, NodeId};
+use model::{BootId, Incarnation, Millis, NodeId, Revision};
 use nix::unistd::{Gid, Uid};
 
 use super::isolated::words_of;
@@ -33,7 +33,13 @@ fn take_over(ledger: &mut Ledger, node: &NodeId, settings: &Settings) -> Result<
                 settings.state_dir.display()
             );
         }
-        _ => ledger.node = Some(node.clone()),
+        before => {
+            if before.as_ref().is_some_and(|before| before != node) {
+                // Of another node, perhaps of another cluster, whose master counts otherwise.
+                ledger.obeyed = Revision::default();
+            }
+            ledger.node = Some(node.clone());
+        }
     }
     ledger.incarnation = ledger.incarnation.next();
     Ok(())

@@ -211,6 +211,11 @@ pub enum ErrorKind {
     CannotPlace,
 }
 
+/// Message of a master that refuses because it ends: it is worth asking again.
+pub const STOPPING: &str = "the master is stopping";
+/// Message of a master that cannot say whether a change was made: the same holds.
+pub const UNANSWERED: &str = "the master did not answer in time; a change may still be carried out";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub kind: ErrorKind,

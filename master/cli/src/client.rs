@@ -4,16 +4,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::JobOptions;
-use model::client::{Answer, Call, Change, Read, Reply, Request};
+use model::client::{
+    Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request, STOPPING, UNANSWERED,
+};
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
-use model::options::AssignmentKind;
 use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
+use crate::skew;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The master answers reads from memory and changes after one flush; a task's output comes from
@@ -22,8 +23,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a long wait outlives a master that restarts.
 const PATIENCE: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_secs(2);
-/// The first protocol with [`Read::JobMore`].
-const PROTOCOL_OF_MORE: u16 = 3;
 /// For the last packet to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -82,7 +81,7 @@ impl Master {
     /// # Errors
     /// As [`Self::read`].
     pub(crate) async fn read_more(&mut self, read: Read) -> Result<Option<Answer>, Failure> {
-        if !self.speaks(first_protocol(&Call::Read(read.clone()))).await? {
+        if !self.speaks(skew::first_protocol(&Call::Read(read.clone()))).await? {
             return Ok(None);
         }
         self.read(read).await.map(Some)
@@ -135,9 +134,20 @@ impl Master {
         tokio::pin!(deadline);
         let mut told = false;
         loop {
-            let failure = match self.ask(request).await {
+            let asked = match self.connect().await {
+                Ok(_) => {
+                    // No wait makes it newer.
+                    self.check(&request.call)?;
+                    self.reply(request).await
+                }
+                Err(failure) => Err(failure),
+            };
+            let failure = match asked {
+                Ok(Err(refusal)) if is_passing(&request.call, &refusal) => refusal.into(),
+                Ok(Err(refusal)) => return Err(refused_now(refusal, told)),
+                Ok(Ok(answer)) => return Ok(answer),
                 Err(failure) if failure.exit == Exit::Unavailable => failure,
-                other => return other,
+                Err(failure) => return Err(failure),
             };
             if !told {
                 output.talk(&format!("{}; still trying", failure.message));
@@ -210,9 +220,18 @@ impl Master {
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
+        Ok(self.reply(request).await??)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Failure> {
+        skew::check(call, self.protocol, self.software.as_deref())
+    }
+
+    /// What the master said, or why it said nothing.
+    async fn reply(&mut self, request: &Request) -> Result<Reply, Failure> {
         let address = self.target.address.clone();
         let connection = self.connect().await?;
-        self.check_protocol(&request.call)?;
+        self.check(&request.call)?;
         let asked = tokio::time::timeout(REPLY_TIMEOUT, exchange(&connection, request)).await;
         let hint = match request.call {
             Call::Read(_) => "try again",
@@ -221,7 +240,7 @@ impl Master {
             }
         };
         let failed = match asked {
-            Ok(Ok(reply)) => return Ok(reply?),
+            Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => {
                 format!("lost the master at {address} before its answer: {error}")
             }
@@ -266,21 +285,6 @@ impl Master {
             }
             take(&bytes)?;
         }
-    }
-
-    /// Refuses what the master is too old for by its name: it could only call it malformed.
-    fn check_protocol(&self, call: &Call) -> Result<(), Failure> {
-        let needed = first_protocol(call);
-        if needed <= self.protocol {
-            return Ok(());
-        }
-        let (software, spoken) = (self.software.as_deref().unwrap_or("it"), self.protocol);
-        let name = called(call);
-        Err(Failure::new(
-            Exit::Unavailable,
-            format!("{name} needs a master of protocol {needed}; {software} speaks {spoken}"),
-            "upgrade the master, or use the command of its release",
-        ))
     }
 
     /// Connects, where that is still to be done.
@@ -346,62 +350,21 @@ impl Master {
     }
 }
 
-/// The request by its name, and what in it is new.
-fn called(call: &Call) -> String {
-    let name = model::access::Deed::of(call).row().name;
-    let Call::Change(Change::SubmitWith { options, .. }) = call else { return name.to_owned() };
-    let JobOptions { assignment, data, checkpoint_shared } = options;
-    let new = [
-        (*assignment != AssignmentKind::default()).then_some("assignment"),
-        data.as_ref().map(|_| "data"),
-        checkpoint_shared.then_some("checkpoint_shared"),
-    ];
-    let new: Vec<&str> = new.into_iter().flatten().collect();
-    format!("{name} with {}", new.join(", "))
+/// Whether a master that refused this is about to be back, or to know more. One that is there and
+/// cannot take a change, as for want of room on its disk, is believed at once.
+fn is_passing(call: &Call, refusal: &Refusal) -> bool {
+    let changes = !matches!(call, Call::Read(_));
+    let passing = [STOPPING, UNANSWERED].contains(&refusal.message.as_str());
+    refusal.kind == ErrorKind::Unavailable && (passing || !changes)
 }
 
-/// The first protocol with this request.
-const fn first_protocol(call: &Call) -> u16 {
-    match call {
-        Call::Certificate(_)
-        | Call::Change(
-            Change::NodeCordon { .. }
-            | Change::NodeDrain { .. }
-            | Change::NodeUndrain { .. }
-            | Change::Gpu { .. }
-            | Change::SubmitWatched { .. },
-        )
-        | Call::Read(Read::NodeMore { .. } | Read::Doctor | Read::Audit { .. }) => {
-            model::nodes::PROTOCOL_OF_NODES
-        }
-        Call::Change(Change::SubmitWith { .. }) | Call::Read(Read::JobMore { .. }) => {
-            PROTOCOL_OF_MORE
-        }
-        Call::Change(
-            Change::Submit { .. }
-            | Change::Cancel { .. }
-            | Change::Pause { .. }
-            | Change::Resume { .. }
-            | Change::Checkpoint { .. }
-            | Change::Resize { .. }
-            | Change::Unpin { .. }
-            | Change::Update { .. }
-            | Change::NodeLost { .. },
-        )
-        | Call::Read(
-            Read::Jobs
-            | Read::Job { .. }
-            | Read::Why { .. }
-            | Read::Events { .. }
-            | Read::Rounds { .. }
-            | Read::Round { .. }
-            | Read::Nodes
-            | Read::Node { .. }
-            | Read::Status
-            | Read::Log { .. }
-            | Read::Snapshot,
-        ) => 1,
+/// `before`: the same was asked once without an answer.
+fn refused_now(refusal: Refusal, before: bool) -> Failure {
+    let mut failure = Failure::from(refusal);
+    if before {
+        failure.hint.push_str("; the first try had no answer and may have been carried out: look");
     }
+    failure
 }
 
 async fn exchange(connection: &Connection, request: &Request) -> Result<Reply, FrameError> {

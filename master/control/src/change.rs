@@ -141,6 +141,7 @@ impl Control {
         } else if let Phase::Stopping { .. } = phase {
             self.stop(id, next, grace_ms);
         }
+        self.cancel_unheard(id);
         self.promise(id);
         self.touch(id);
         self.out.settle.insert(id);
@@ -206,15 +207,27 @@ impl Control {
 
     fn checkpoint(&mut self, asked: &Asked, id: JobId) -> Reply {
         let job = self.live_job(id, "checkpoint")?;
-        let Phase::Running { .. } = job.phase() else {
-            let phase = job.phase_name().name();
-            return Err(conflict(
-                format!("cannot checkpoint {id}: it is {phase}, and trains not at this moment"),
-                "try again once it is RUNNING",
-            ));
-        };
-        if job.record.wish.is_some() {
-            return Err(conflict(format!("{id} makes a checkpoint already"), "wait for it"));
+        let already = || conflict(format!("{id} makes a checkpoint already"), "wait for it");
+        match job.phase() {
+            Phase::Running { .. } if job.record.wish.is_none() => {}
+            // Shown as RUNNING, which it is told to wait for otherwise.
+            Phase::Running { .. } | Phase::Checkpointing { goal: Goal::Continue, .. } => {
+                return Err(already());
+            }
+            Phase::Queued { .. }
+            | Phase::Starting { .. }
+            | Phase::Checkpointing { .. }
+            | Phase::Stopping { .. }
+            | Phase::Paused { .. }
+            | Phase::Completed { .. }
+            | Phase::Failed { .. }
+            | Phase::Cancelled { .. } => {
+                let phase = job.phase_name().name();
+                return Err(conflict(
+                    format!("cannot checkpoint {id}: it is {phase}, and trains not at this moment"),
+                    "try again once it is RUNNING",
+                ));
+            }
         }
         if asked.dry_run {
             return self.done(asked, id, "");

@@ -6,7 +6,7 @@ use model::agent::{DesiredGeneration, GpuReport, NodeLoad, TaskReport};
 use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::Extras;
 use model::reason::Reachability;
-use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
+use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, Task, UnixMs};
 
 use crate::event::SessionId;
 use crate::ops::{Ops, Rejects};
@@ -57,6 +57,8 @@ pub(crate) struct Node {
     pub(crate) ops: Option<Ops>,
     /// What it could not start lately.
     pub(crate) rejects: Rejects,
+    /// Tasks here that outlive their KILL, until their last process is gone.
+    pub(crate) stuck: BTreeMap<(JobId, Generation, Task), String>,
     /// It has been silent for long enough to be DOWN, and with it too many others.
     pub(crate) held: bool,
     /// Its silence counts from here on, as others that fell silent with it are back.
@@ -104,6 +106,7 @@ impl Node {
             slow: None,
             ops: None,
             rejects: Rejects::default(),
+            stuck: BTreeMap::new(),
             held: false,
             spared: None,
             slow_for: BTreeMap::new(),

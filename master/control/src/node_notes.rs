@@ -32,6 +32,7 @@ impl Control {
         let before = node.notes.replace(notes.clone());
         self.note_rejects(id, &notes);
         self.tell_alerts(id, &notes);
+        self.note_stuck(id, &notes);
         self.tell_peers(id, before.as_ref());
         self.on_gpu_notes(id, before.and_then(|notes| notes.gpu_trouble));
     }

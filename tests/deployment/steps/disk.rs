@@ -40,6 +40,11 @@ pub(crate) fn fills(world: &mut World) -> Result<()> {
         let full = format!("cat /dev/zero >> {FILLER} 2>/dev/null; test -s {FILLER}");
         world.site.host(MASTER).ssh(&full)?;
         ensure!(words.contains("the disk of its state folder is nearly full"), "said {words}");
+        ensure!(!words.contains("still trying"), "was sent again: {words}");
+        let output = world.operator.output(&world.site, &["submit", &path])?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(6), "on a full disk: {output:?}");
+        ensure!(told.contains("the disk of its state folder is full"), "said {told}");
         let status = world.run(&["status"])?;
         ensure!(status.contains("disk of the state folder"), "status says nothing: {status}");
         for read in [&["ps"], &["nodes"], &["events"]] {

@@ -1,4 +1,4 @@
-//! A host that is set up anew, or moves to another address: it is the same node.
+//! A host that is set up anew, moves to another address, or leaves and returns: it is the same node.
 
 use anyhow::{Result, ensure};
 use harness::cluster::rows;
@@ -43,5 +43,54 @@ pub(crate) fn host_is_new(world: &mut World) -> Result<()> {
     no_ghost(world)?;
     let after = world.json(&["node", "show", &node])?;
     ensure!(before["boot_id"] != after["boot_id"], "the same boot: {after}");
+    world.all_train()
+}
+
+/// A run that only checks: says what it would do, on empty hosts and on those that are set up, and
+/// does nothing.
+pub(crate) fn only_checked(world: &mut World) -> Result<()> {
+    let checked = world.rollout.play(&world.site, "site.yml", &["--check", "--diff"])?;
+    ensure!(checked.changed() > 0, "nothing would be done on empty hosts: {checked:?}");
+    for host in &world.site.hosts {
+        let left = host.ssh("ls -d /etc/optimus /usr/lib/optimus /var/lib/optimus/* || true")?;
+        // The master's small disk is mounted before anything is installed.
+        ensure!(
+            left.lines().all(|line| line == "/var/lib/optimus/master"),
+            "a check left {left} on {}",
+            host.name
+        );
+    }
+    super::rollout::once(world)?;
+    let again = world.rollout.play(&world.site, "site.yml", &["--check"])?;
+    ensure!(again.changed() == 0, "a check would change hosts that are set up: {again:?}");
+    Ok(())
+}
+
+/// A node is drained and removed with all that it stored, and comes back later.
+pub(crate) fn removed(world: &mut World) -> Result<()> {
+    let node = world.node_of(CNN)?;
+    let names = world.names();
+    let faults = world.faults(&names)?;
+    let everything = ["--limit", &node, "--extra-vars", "optimus_remove_state=true"];
+    world.rollout.play(&world.site, "remove.yml", &[&everything[..], &["--check"]].concat())?;
+    ensure!(world.operator.node(&world.site, &node)?["schedulability"] == "OPEN", "only checked");
+    world.rollout.play(&world.site, "remove.yml", &everything)?;
+    ensure!(world.faults(&names)? == faults, "a removal is no fault of {names:?}");
+    let line = world.operator.node(&world.site, &node)?;
+    ensure!(line["reachability"] == "GONE", "nodes shows {line}");
+    let host = world.site.host(&node);
+    let left = host.ssh(
+        "ls -d /etc/optimus /usr/lib/optimus /var/lib/optimus /usr/share/optimus /etc/credstore/* \
+         /etc/systemd/system/optimus* /usr/bin/optimus 2>/dev/null || true; \
+         systemctl list-units --all --plain --no-legend 'optimus-*'",
+    )?;
+    ensure!(left.trim().is_empty(), "left on the host: {left}");
+    ensure!(host.tasks().is_empty(), "tasks are left on a removed node");
+    let again = world.rollout.play(&world.site, "remove.yml", &everything)?;
+    ensure!(again.changed() == 0, "the second removal changed something: {again:?}");
+    world.rollout.play(&world.site, "site.yml", &[])?;
+    world.wait_node(&node, "schedulability", "OPEN")?;
+    world.wait_all_up()?;
+    no_ghost(world)?;
     world.all_train()
 }

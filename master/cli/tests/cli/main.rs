@@ -17,6 +17,7 @@ mod offline_simulate;
 mod offline_speed;
 mod offline_world;
 mod offline_wrong;
+mod refusals;
 mod skew;
 mod streams;
 mod views;

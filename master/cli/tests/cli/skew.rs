@@ -34,3 +34,29 @@ fn an_older_master_is_not_asked_what_it_cannot_read() {
         assert!(ran.err.contains("upgrade the master"), "{}", ran.err);
     }
 }
+
+#[test]
+fn a_field_that_an_older_master_would_lose_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.toml");
+    let job = std::fs::read_to_string("tests/golden/job.toml").unwrap();
+    let shared = "checkpoint_shared = true\n";
+    for (lines, newest, fields) in [
+        ("on_nan = \"stop\"\n".to_owned(), 3, "on_nan"),
+        (format!("on_nan = \"stop\"\n{shared}"), 3, "on_nan"),
+        (format!("on_nan = \"stop\"\n{shared}"), 2, "checkpoint_shared, on_nan"),
+        (shared.to_owned(), 1, "checkpoint_shared"),
+    ] {
+        std::fs::write(&path, format!("{lines}{job}")).unwrap();
+        let fake = Fake::start_at(1..=newest, answers());
+        let ran = fake.run(&format!("submit {}", path.display()));
+        assert_eq!(ran.code, Some(6), "{}", ran.err);
+        assert!(
+            ran.err.contains(&format!("submit with {fields} needs a master of")),
+            "{}",
+            ran.err
+        );
+        assert!(ran.err.contains(&format!("leave {fields} out of the job's file")), "{}", ran.err);
+        assert!(ran.err.contains(&format!("speaks {newest}")), "{}", ran.err);
+    }
+}
