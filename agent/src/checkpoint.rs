@@ -1,12 +1,11 @@
 //! The fresh folder of a checkpoint, made for the task's user before its workers hear of it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Stdio;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -14,6 +13,7 @@ use nix::unistd::fchown;
 
 use crate::config::TaskUser;
 use crate::task::environment::local_path;
+use crate::task::launcher;
 use model::agent::ProbeAct;
 
 /// Makes a folder and all above it that is missing. Blocks for as long as the file system does.
@@ -36,7 +36,7 @@ pub(crate) fn make_folder(path: &Path, user: &TaskUser) -> Result<(), String> {
             user.name
         )
     };
-    if path.components().any(|part| part == std::path::Component::ParentDir) {
+    if path.components().any(|part| part == Component::ParentDir) {
         return Err(cannot("its path contains '..'".to_owned()));
     }
     if !user.switch {
@@ -44,7 +44,7 @@ pub(crate) fn make_folder(path: &Path, user: &TaskUser) -> Result<(), String> {
         return made.map_err(|error| cannot(error.to_string()));
     }
     let Err(why) = as_user(path, user) else { return Ok(()) };
-    if !is_roots_alone(path) {
+    if !is_roots_alone(path) || is_of_the_system(path) {
         return Err(cannot(format!("{why}; let that user write there")));
     }
     as_root(path, user).map_err(|error| cannot(error.to_string()))
@@ -105,26 +105,41 @@ fn is_shared_by_group(path: &Path) -> bool {
 
 /// Runs a small program on a path as the tasks' user.
 fn run_as(user: &TaskUser, program: &[&str], path: &Path) -> Result<(), String> {
-    let child = Command::new(program[0])
-        .args(&program[1..])
-        .arg(path)
-        .env_clear()
-        .env("LC_ALL", "C")
-        .current_dir("/")
+    let mut words: Vec<String> = program.iter().map(|word| (*word).to_owned()).collect();
+    words.push(path.to_str().ok_or("its path is no text")?.to_owned());
+    let environment = BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]);
+    let child = launcher::helper(user, &words, &environment)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .uid(user.uid.as_raw())
-        .gid(user.gid.as_raw())
         .spawn()
         .map_err(|error| error.to_string())?;
-    user.settle(Some(child.id()));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&output.stderr);
     Err(crate::telemetry::printable(&words, 300).replace('\n', "; "))
+}
+
+/// Where the system itself lives: a folder there that belongs to the user of tasks could hold rules,
+/// units or modules that root runs. Whoever submits a job names its checkpoint folder.
+const OF_THE_SYSTEM: [&str; 12] =
+    ["bin", "boot", "dev", "etc", "opt", "proc", "root", "run", "sbin", "sys", "usr", "var"];
+
+/// True where root must make nothing for others, but for `/var/tmp`.
+fn is_of_the_system(path: &Path) -> bool {
+    let mut names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => name.to_str(),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => {
+            None
+        }
+    });
+    match names.next() {
+        Some("var") => names.next() != Some("tmp"),
+        Some(first) => OF_THE_SYSTEM.contains(&first) || first.starts_with("lib"),
+        None => true,
+    }
 }
 
 /// True where nobody but root could have put anything on the way to `path`.
@@ -199,7 +214,7 @@ mod tests {
         assert_eq!(ask(&here, ProbeAct::Remove), Ok(false));
         assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
         // Where only root may write, root makes it for the tasks' user, and takes it away.
-        let rootly = tempfile::Builder::new().prefix("optimus-probe-").tempdir_in("/var").ok();
+        let rootly = tempfile::Builder::new().prefix("optimus-probe-").tempdir_in("/srv").ok();
         let rootly = rootly.filter(|_| geteuid().is_root());
         if let Some(folder) = &rootly {
             assert_eq!(ask(folder.path(), ProbeAct::Make), Ok(true));
@@ -209,6 +224,21 @@ mod tests {
         for name in ["j1", ".optimus-probe-/../../j1", ".optimus-probe-\0"] {
             let url = format!("file://{}", here.display());
             probe(&url, name, ProbeAct::Remove, &user()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn root_makes_nothing_where_the_system_lives() {
+        for path in ["/", "/etc/systemd/system-generators/j1", "/run/udev/rules.d", "/lib64/x"] {
+            assert!(is_of_the_system(Path::new(path)), "{path}");
+        }
+        for path in ["/srv/checkpoints/j1", "/var/tmp/c", "/data", "/home/c", "/runs/j1"] {
+            assert!(!is_of_the_system(Path::new(path)), "{path}");
+        }
+        if geteuid().is_root() {
+            let path = PathBuf::from(format!("/run/optimus-{}.d/j1", std::process::id()));
+            assert!(make_folder(&path, &user()).is_err());
+            assert!(!path.parent().unwrap().exists());
         }
     }
 

@@ -7,6 +7,7 @@
 //! user where the set lies on this machine, since a job must not read by its agent what it may
 //! not read itself.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::daemon::Event;
 use crate::gateway::Gateway;
 use crate::ledger::Key;
 use crate::task::environment::local_path;
+use crate::task::launcher;
 use crate::telemetry::printable;
 
 /// Files in a generation's folder; the package looks for them.
@@ -190,18 +192,22 @@ fn publish(wanted: &Wanted, text: Vec<u8>) -> Result<Vec<u8>, String> {
 async fn scan(wanted: &Wanted) -> Result<Vec<u8>, String> {
     let Wanted { spec, user, .. } = wanted;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let mut command = Command::new(&program);
-    command.arg("index-data").arg(&spec.url).args(["--format", spec.format.name()]);
+    let mut words = vec![program.display().to_string(), "index-data".to_owned()];
+    words.extend([&spec.url, "--format", spec.format.name()].map(str::to_owned));
     if let DataFormat::Fixed(bytes) = spec.format {
-        command.args(["--record-bytes", &bytes.to_string()]);
+        words.extend(["--record-bytes".to_owned(), bytes.to_string()]);
     }
-    command.args(["--chunk", &format!("{}B", spec.chunk_bytes)]);
+    words.extend(["--chunk".to_owned(), format!("{}B", spec.chunk_bytes)]);
+    let mut command = Command::new(&program);
+    command.args(&words[1..]);
     // Nothing of a set on this machine is read by another right than the job's. Elsewhere the
     // agent's own identity counts, and what its environment says of it.
     if local_path(&spec.url).is_ok() {
-        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
+        let path = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
         if user.switch {
-            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+            command = launcher::helper(user, &words, &path).into();
+        } else {
+            command.env_clear().envs(path).current_dir("/");
         }
     } else {
         let HdfsSettings { conf_dir, keytab, .. } = &wanted.hdfs;

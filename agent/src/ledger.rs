@@ -14,10 +14,13 @@ use std::path::{Path, PathBuf};
 
 use model::agent::{CheckpointOrder, Exit};
 use model::{BootId, Generation, Incarnation, JobId, NodeId, OnDisconnect, Revision, Task};
+use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 /// The format that this agent writes.
 const VERSION: u32 = 1;
+/// A ledger of thousands of tasks.
+const RESERVE_BYTES: i64 = 1 << 20;
 
 /// Names a generation of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -249,6 +252,23 @@ impl LedgerFile {
     /// # Errors
     /// Where the disk refuses; the old file is then still whole.
     pub(crate) fn store(&self, ledger: &Ledger) -> io::Result<()> {
+        let bytes = encode(ledger)?;
+        let reserve = self.folder.join("ledger.reserve");
+        let mut stored = self.replace(&bytes);
+        let is_full = |error: &io::Error| {
+            matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        };
+        if stored.as_ref().is_err_and(is_full) && fs::remove_file(&reserve).is_ok() {
+            stored = self.replace(&bytes);
+        }
+        if stored.is_ok() && !reserve.exists() && set_aside(&reserve).is_err() {
+            // Half of it would be in the way of others and help nobody.
+            let _stays = fs::remove_file(&reserve);
+        }
+        stored
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.folder.join("ledger.new");
         let mut file = OpenOptions::new()
             .write(true)
@@ -256,11 +276,22 @@ impl LedgerFile {
             .truncate(true)
             .mode(0o600)
             .open(&temporary)?;
-        file.write_all(&encode(ledger)?)?;
-        file.sync_all()?;
+        if let Err(error) = file.write_all(bytes).and_then(|()| file.sync_all()) {
+            // What there is of it takes room from others.
+            let _stays = fs::remove_file(&temporary);
+            return Err(error);
+        }
         fs::rename(&temporary, self.path())?;
         File::open(&self.folder)?.sync_all()
     }
+}
+
+/// Keeps room for a ledger on a disk that fills up: an agent that is started again on it must take
+/// its tasks back, and what has ended must be noted.
+fn set_aside(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?;
+    Ok(())
 }
 
 fn encode(ledger: &Ledger) -> io::Result<Vec<u8>> {

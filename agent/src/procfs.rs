@@ -66,6 +66,13 @@ fn parse_stat(bytes: &[u8]) -> Option<Process> {
     })
 }
 
+/// Processes of the whole machine, its containers too, that its kernel has killed for want of
+/// memory since it started. None before Linux 4.13.
+pub(crate) fn oom_kills() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
 /// The user that owns a process, by its effective id.
 pub(crate) fn owner(pid: i32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use model::NodeId;
 use model::agent::{AgentAnswer, AgentQuery, FromAgent, Heartbeat, RateReport, ToAgent};
 use model::nodes::{NodeNotes, NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, Notes, PROTOCOL_OF_NOTES};
-use net::{Close, ConnectOptions, Connection, FrameError, Lost, Session};
+use net::{Close, ConnectError, ConnectOptions, Connection, FrameError, Lost, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -22,6 +23,10 @@ const BACKOFF_MS_MAX: u64 = 10_000;
 const LASTING_MS: u64 = 5_000;
 /// How often it is looked whether anything came from the master.
 const CONTACT_EVERY: Duration = Duration::from_secs(1);
+/// An attempt to connect that is not there by then goes on beside the next one: a link may take
+/// seconds each way. A new one finds a network that has just come back sooner.
+const ATTEMPT: Duration = Duration::from_secs(10);
+const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 /// Questions of the master that are answered at one time; QUIC lets it ask no more either.
 const QUESTIONS_MAX: usize = 8;
 
@@ -83,6 +88,9 @@ impl Backoff {
     }
 }
 
+/// What comes of an attempt to connect.
+type Attempt = Result<Box<Session>, ConnectError>;
+
 impl Link {
     /// Connects, talks, connects again, until told to stop.
     pub(crate) async fn run(mut self) {
@@ -91,14 +99,16 @@ impl Link {
             Backoff::new(clock::unix_ms() ^ (name << 32) ^ u64::from(std::process::id()));
         let mut told = String::new();
         let mut stop = self.stop.clone();
+        let mut attempts = JoinSet::new();
         loop {
             let outcome = tokio::select! {
                 biased;
                 () = stopped(&mut stop) => return,
-                outcome = self.connect() => outcome,
+                outcome = self.connect(&mut attempts) => outcome,
             };
             match outcome {
                 Ok(session) => {
+                    attempts.abort_all();
                     told.clear();
                     let since = clock::now();
                     let session = *session;
@@ -134,13 +144,31 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> anyhow::Result<Box<Session>> {
+    async fn connect(&self, attempts: &mut JoinSet<Attempt>) -> anyhow::Result<Box<Session>> {
         let credentials = self.certificates.newest()?;
         let software = format!("optimus-agent {}", env!("CARGO_PKG_VERSION"));
         let revocations = self.certificates.revocations()?;
-        let options = ConnectOptions { revocations, ..ConnectOptions::new(software) };
-        let session = net::connect(self.settings.master, &credentials, &options);
-        Ok(Box::new(Box::pin(session).await?))
+        let options =
+            ConnectOptions { revocations, timeout: ATTEMPT_MAX, ..ConnectOptions::new(software) };
+        let address = self.settings.master;
+        drop(attempts.spawn(async move {
+            Box::pin(net::connect(address, &credentials, &options)).await.map(Box::new)
+        }));
+        let deadline = tokio::time::sleep(ATTEMPT);
+        let mut deadline = std::pin::pin!(deadline);
+        loop {
+            tokio::select! {
+                ended = attempts.join_next() => match ended {
+                    Some(Ok(outcome)) => return Ok(outcome?),
+                    // One that was called off when another had come through.
+                    Some(Err(_)) => {}
+                    None => bail!("no attempt to connect is left"),
+                },
+                () = &mut deadline => {
+                    return Err(ConnectError::Unreachable { address, timeout: ATTEMPT }.into());
+                }
+            }
+        }
     }
 
     /// Talks for as long as the connection lives. None where the daemon ends; else why the

@@ -15,7 +15,7 @@ use crate::door::{AgentHandle, Counters, Door, Input};
 use crate::rate::Rate;
 
 /// From the welcome to the introduction.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+const INTRODUCTION: Duration = Duration::from_secs(40);
 
 /// For an agent to take its desired set off the transport's hands.
 const DELIVERY: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     }
     let ended = tokio::select! {
         ended = hear(&door, &node, id, &mut reader) => ended,
-        ended = tell(desired, writer, protocol) => ended,
+        ended = tell(&node, desired, writer, protocol) => ended,
         ended = refuse_requests(&door, &connection) => ended,
     };
     end(&door, &connection, &node, id, ended);
@@ -178,6 +178,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
 
 /// Sends the newest desired set whenever there is one.
 async fn tell(
+    node: &NodeId,
     mut desired: watch::Receiver<Option<(Desired, Extras, NodeOrders)>>,
     mut writer: FrameWriter,
     protocol: u16,
@@ -200,6 +201,12 @@ async fn tell(
         let delivered = tokio::time::timeout(DELIVERY, sent).await;
         match delivered {
             Ok(Ok(())) => {}
+            // A new session would end by it too: the node would be lost, and with it the jobs that
+            // have nothing to do with it. Nothing of the set was written.
+            Ok(Err(error @ FrameError::TooLong { .. })) => {
+                let words = format!("{error}: {node} obeys its former set until jobs there end");
+                tracing::error!(%node, words, "cannot send a desired set");
+            }
             Ok(Err(error)) => return broken(error),
             Err(_) => {
                 let words = format!("took no desired set for {} s", DELIVERY.as_secs());

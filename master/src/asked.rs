@@ -17,6 +17,20 @@ fn text(words: &str) -> String {
     kept
 }
 
+/// A person's words as part of one line of the log: what would begin another line, or hide or
+/// reorder this one on a terminal, is written out.
+pub(crate) fn one_line(words: &str) -> String {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut line = String::with_capacity(words.len());
+    for c in words.chars() {
+        if odd(c) { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}
+
 fn submission(spec: &JobSpec, request_id: Option<&str>, options: Option<&JobOptions>) -> String {
     let mut line = format!("submit {}", text(&spec.name));
     if let Some(id) = request_id {
@@ -127,5 +141,12 @@ mod tests {
         let call = Call::Certificate(CertificateCall::Install { holder, pem });
         assert_eq!(line(&call), "cert rotate agent n1 (install)");
         assert_eq!(text(&"é".repeat(300)).chars().count(), TEXT_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn a_reason_forges_no_line_of_the_log() {
+        let line = one_line("disk\nn9 is lost\r\u{1b}[2K\u{202e}\u{2028}");
+        assert_eq!(line, "disk\\nn9 is lost\\r\\u{1b}[2K\\u{202e}\\u{2028}");
+        assert_eq!(one_line("mémoire 漢 \\n"), "mémoire 漢 \\n");
     }
 }

@@ -161,3 +161,19 @@ async fn who_is_taken_back_is_sent_away_at_once_and_not_let_in_again() {
     let kept = net::Revocations::kept(&kept, &world.folder.path().join("ca.pem")).unwrap();
     assert_eq!(kept, second, "over a restart the list is known");
 }
+
+#[tokio::test]
+async fn a_person_s_session_ends_with_the_certificate() {
+    let world = World::new();
+    let admin = Request { role: Role::Admin, name: "eve", addresses: &[], days: 1 };
+    let (lasts, folder) = (std::time::Duration::from_secs(3), world.folder.path());
+    ca(&world)
+        .issue_lasting(&admin, lasts, folder, pki::Existing::Refuse, world.clock.wall())
+        .unwrap();
+    let ending = world.connect(Role::Admin, "eve").await;
+    let lasting = world.connect(Role::Operator, "ada").await;
+    assert!(call(&ending, CertificateCall::Status).await.is_ok());
+    let words = closed_words(&ending).await;
+    assert!(words.contains("admin eve") && words.contains("has expired"), "{words}");
+    assert!(lasting.connection.lost().is_none());
+}

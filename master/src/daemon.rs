@@ -21,6 +21,7 @@ use net::Close;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
+use crate::asked::one_line;
 use crate::certificates::unix_ms;
 use crate::clock::Clock;
 use crate::codec::{self, CodecError};
@@ -481,7 +482,8 @@ fn log_events(writes: &[Write]) {
         if let Write::Put(Record::EventV1(event)) = write {
             let job = event.job.map(|job| job.to_string());
             let node = event.node.as_ref().map(ToString::to_string);
-            tracing::info!(number = event.number, kind = event.kind, job, node, "{}", event.text);
+            let text = one_line(&event.text);
+            tracing::info!(number = event.number, kind = event.kind, job, node, "{text}");
         }
     }
 }

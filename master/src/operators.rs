@@ -34,6 +34,8 @@ const REQUESTS_AT_ONCE: u64 = 500;
 /// Longest end of a log, so that the answer is far below a frame.
 const LOG_BYTES_MAX: u32 = 1 << 20;
 const PIECE_BYTES: usize = 1 << 20;
+/// Between two looks at the end of a certificate.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Serves an operator until the connection ends.
 pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Rank) {
@@ -45,10 +47,14 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
     let slots = Arc::new(Semaphore::new(STREAMS_MAX));
     let mut rate = Rate::new(door.clock.mono(), REQUESTS_PER_S, REQUESTS_AT_ONCE);
     let mut first_open = true;
+    let mut over = std::pin::pin!(expiry(&door, &connection));
     loop {
         let permit = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
         let stream = loop {
             tokio::select! {
+                // First: a peer that asks without a pause would else be served for ever.
+                biased;
+                words = &mut over => return connection.close(Close::Refused, &words),
                 stream = connection.accept_bi() => break stream,
                 frame = reader.receive::<FromAgent>(), if first_open => {
                     // The client may end its side; anything sent on it is an agent's.
@@ -70,6 +76,25 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
             drop(permit);
         });
     }
+}
+
+/// Waits until the certificate of a session has ended: a person's rights end with it, however long
+/// the session lasts.
+///
+/// # Returns
+/// The words to close it with.
+async fn expiry(door: &Door, connection: &Connection) -> String {
+    let certificate = connection.certificate();
+    // The clock of the day may be set meanwhile, which no timer notices.
+    while let Ok(left) = certificate.not_after.duration_since(door.clock.wall()) {
+        tokio::time::sleep(left.min(LOOK) + Duration::from_millis(1)).await;
+    }
+    let words = format!(
+        "the certificate of {} (serial {}) has expired: issue a new one with optimus cert issue",
+        certificate.identity, certificate.serial
+    );
+    tracing::warn!(words, "closed a session");
+    words
 }
 
 fn refuse_agent(door: &Door, connection: &Connection) {

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use model::agent::{Desired, FromAgent, Heartbeat, Introduction, RateReport, ToAgent};
+use model::agent::{
+    Desired, DesiredGeneration, FromAgent, Heartbeat, Introduction, Launch, Order, RateReport,
+    ToAgent,
+};
 use model::client::{Answer, Call, Change, ErrorKind, Read, Reply, Request};
 use model::{BootId, Incarnation, JobId, Revision};
 use net::{Credentials, FrameError, Lost, ResetKeys, ServerOptions, Session, TlsFiles};
@@ -321,6 +324,56 @@ async fn of_many_desired_sets_a_slow_agent_gets_the_newest() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_desired_set_over_the_limit_ends_no_session() {
+    let mut world = World::new();
+    let (mut agent, _, handle) = world.agent("n1").await;
+    let large = DesiredGeneration {
+        job: JobId(1),
+        generation: model::Generation(1),
+        order: Order::Start,
+        launch: Launch {
+            job_name: "large".to_owned(),
+            command: vec!["x".repeat(net::FRAME_BYTES_MAX)],
+            working_directory: "/".to_owned(),
+            environment: std::collections::BTreeMap::new(),
+            mode: model::Mode::Sync,
+            batch: model::Batch::Global(1),
+            epochs_max: 1,
+            shape: model::Shape::new(1, 1),
+            tasks: Vec::new(),
+            worker: model::Resources::default(),
+            server: model::Resources::default(),
+            root_host: "127.0.0.1".to_owned(),
+            root_port: 1,
+            resume: None,
+            on_disconnect: model::OnDisconnect::Keep,
+        },
+        checkpoint: None,
+    };
+    let give = |number, generations| {
+        let desired = Desired { revision: Revision(number), generations };
+        let (extras, orders) =
+            (model::notes::Extras::default(), model::nodes::NodeOrders::default());
+        handle.desired.send_replace(Some((desired, extras, orders)));
+    };
+    give(1, vec![large]);
+    // It was taken up once its extras are here.
+    let mut receive = async || {
+        let received = tokio::time::timeout(LIMIT, agent.reader.receive::<ToAgent>()).await;
+        received.unwrap().unwrap().unwrap()
+    };
+    assert!(matches!(receive().await, ToAgent::Extras(_)));
+    give(2, Vec::new());
+    loop {
+        if let ToAgent::Desired(desired) = receive().await {
+            assert_eq!(desired.revision, Revision(2));
+            break;
+        }
+    }
+    assert!(agent.connection.lost().is_none());
 }
 
 #[tokio::test]

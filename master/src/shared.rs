@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use model::agent::{AgentAnswer, AgentQuery, ProbeAct};
@@ -27,6 +28,11 @@ const ASKED_MAX: usize = 256;
 const MAKERS_MAX: usize = 3;
 const REMEDY: &str = "use hdfs://, or mount one folder at this path on every host, the master's \
                       too, and add checkpoint_shared = true to the job's file";
+
+const MASTER_REMEDY: &str = "the master writes a manifest beside each checkpoint: name the folder \
+                             in ReadWritePaths= of a drop-in of optimus-master.service, and give \
+                             it to a group of the master's user with the set-group-id bit (by \
+                             ansible: optimus_storage and optimus_master_groups)";
 
 /// Why a submission cannot be taken: its checkpoints would lie on several hosts. A dry run leaves
 /// nothing on the disk of a cluster that is one host.
@@ -50,8 +56,8 @@ pub(crate) async fn unshared(door: &Door, change: &Change, dry_run: bool) -> Opt
     if hosts < 2 && (dry_run || asked.len() < 2) {
         return None;
     }
-    let words = probe(url, folder, asked, hosts).await.err()?;
-    Some(Refusal::new(ErrorKind::Conflict, format!("checkpoint: {words}"), REMEDY))
+    let (words, remedy) = probe(url, folder, asked, hosts).await.err()?;
+    Some(Refusal::new(ErrorKind::Conflict, format!("checkpoint: {words}"), remedy))
 }
 
 /// The job that a change submits, with its options where it has some.
@@ -90,9 +96,15 @@ fn own_boot() -> Option<BootId> {
     Some(BootId(text.trim().to_owned()))
 }
 
-/// Lets one agent make a folder, and the others and the master look for it.
-async fn probe(url: &str, folder: &str, agents: Vec<Peer>, hosts: usize) -> Result<(), String> {
-    let name = format!(".optimus-probe-{}", token().map_err(|error| error.to_string())?);
+/// Lets one agent make a folder, the others look for it, and the master write into it as into
+/// that of a checkpoint. Tells what is wrong, and the remedy.
+async fn probe(
+    url: &str,
+    folder: &str,
+    agents: Vec<Peer>,
+    hosts: usize,
+) -> Result<(), (String, &'static str)> {
+    let name = format!(".optimus-probe-{}", token().map_err(|e| (e.to_string(), REMEDY))?);
     let mut why = String::new();
     let mut maker = None;
     for (node, _, _, connection) in agents.iter().take(MAKERS_MAX) {
@@ -106,22 +118,43 @@ async fn probe(url: &str, folder: &str, agents: Vec<Peer>, hosts: usize) -> Resu
     }
     let Some((maker, connection)) = maker else {
         // On one host that is the job's own matter, and told with its first checkpoint.
-        return if 1 < hosts { Err(format!("{url} cannot be written: {why}")) } else { Ok(()) };
+        let words = format!("{url} cannot be written: {why}");
+        return if 1 < hosts { Err((words, REMEDY)) } else { Ok(()) };
     };
     let mut blind = look(url, &name, agents).await;
-    let place = std::path::Path::new(folder).join(&name);
-    let seen = tokio::task::spawn_blocking(move || fs::symlink_metadata(place).is_ok());
-    if !matches!(tokio::time::timeout(PROBE, seen).await, Ok(Ok(true))) {
-        blind.insert(0, "the master".to_owned());
-    }
+    let place = Path::new(folder).join(&name);
+    let own = tokio::task::spawn_blocking(move || written(&place));
+    let own = tokio::time::timeout(PROBE, own).await;
+    let unwritten = match own {
+        Ok(Ok(Ok(true))) => None,
+        Ok(Ok(Err(error))) => Some(error.to_string()),
+        Ok(Ok(Ok(false)) | Err(_)) | Err(_) => {
+            blind.insert(0, "the master".to_owned());
+            None
+        }
+    };
     if let Err(words) = question(&connection, url, &name, ProbeAct::Remove).await {
         tracing::warn!(node = %maker, url, name, words, "a probe is left");
     }
     if blind.is_empty() {
-        return Ok(());
+        return unwritten.map_or(Ok(()), |why| {
+            Err((format!("the master cannot write to {url}: {why}"), MASTER_REMEDY))
+        });
     }
     let (count, some) = (blind.len(), blind[..blind.len().min(5)].join(", "));
-    Err(format!("what {maker} writes to {url} is not seen by {some} ({count} in all)"))
+    let words = format!("what {maker} writes to {url} is not seen by {some} ({count} in all)");
+    Err((words, REMEDY))
+}
+
+/// Whether the probe's folder is there; where it is, a file can be made in it.
+fn written(place: &Path) -> std::io::Result<bool> {
+    if !fs::symlink_metadata(place).is_ok_and(|found| found.is_dir()) {
+        return Ok(false);
+    }
+    let file = place.join("master");
+    fs::OpenOptions::new().write(true).create_new(true).open(&file)?;
+    fs::remove_file(&file)?;
+    Ok(true)
 }
 
 /// Those that do not see the probe.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use control::record::Record;
-use control::{Control, Settings};
+use control::{Control, Settings, Write};
 use storage::snapshot::{self, SnapshotError, Summary};
 
 use crate::clock::Clock;
@@ -93,7 +93,9 @@ pub(crate) fn restore(
     seal: Option<&Seal>,
 ) -> Result<Summary, RestoreError> {
     refuse_used(state_dir.path())?;
-    let (summary, ops) = read(path, settings, clock, seal)?;
+    let (summary, mut ops) = read(path, settings, clock, seal)?;
+    succeed(&mut ops, clock, seal)
+        .map_err(|words| RestoreError::State { path: path.to_owned(), words })?;
     let scratch = state_dir.path().join("restoring");
     if scratch.exists() {
         // What an interrupted restore left; it was never a store.
@@ -114,6 +116,20 @@ pub(crate) fn restore(
     Ok(summary)
 }
 
+/// The store counts its masters' lives on from a number that none of those on the old one has
+/// reached: agents obey this one from now on, and the old one no more.
+fn succeed(ops: &mut [Op], clock: Clock, seal: Option<&Seal>) -> Result<(), String> {
+    for op in ops {
+        let Some(value) = op.value.as_ref() else { continue };
+        let record = codec::decode(&op.key, value, seal).map_err(|error| error.to_string())?;
+        let Record::MetaV1(meta) = record else { continue };
+        let meta = Record::MetaV1(meta.succeeding(clock.now().unix));
+        let fresh = codec::encode(&[Write::Put(meta)], seal).map_err(|error| error.to_string())?;
+        op.value = fresh.into_iter().next().and_then(|fresh| fresh.value);
+    }
+    Ok(())
+}
+
 fn refuse_used(folder: &Path) -> Result<(), RestoreError> {
     // What a start makes before it has any state.
     let harmless = ["lock", "restoring", "ballast", "reset.keys"];
@@ -129,6 +145,7 @@ fn refuse_used(folder: &Path) -> Result<(), RestoreError> {
 #[cfg(test)]
 mod tests {
     use control::command::Command;
+    use control::record::Meta;
     use storage::snapshot::Header;
 
     use super::*;
@@ -153,14 +170,34 @@ mod tests {
     #[test]
     fn a_snapshot_comes_back_as_the_store_it_was_of() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, bytes) = sample(folder.path());
+        let (path, _) = sample(folder.path());
         let clock = Clock::start();
         let state_dir = StateDir::take(&folder.path().join("state")).unwrap();
         let summary = restore(&path, &state_dir, Settings::default(), clock, None).unwrap();
         assert!(summary.records > 0);
         let (vault, notes) = Vault::open(state_dir.path(), Header::default()).unwrap();
         assert_eq!(notes, Vec::<String>::new());
-        assert_eq!(vault.export(&Header::default()).unwrap(), bytes);
+        // All but the count of lives, which goes on from a number that nobody has reached.
+        let records = |path: &Path| {
+            let (mut meta, mut others) = (None, Vec::new());
+            let file = File::open(path).unwrap();
+            snapshot::read(file, |key, value| {
+                if let Record::MetaV1(found) = codec::decode(key, value, None).unwrap() {
+                    meta = Some(found);
+                } else {
+                    others.push((key.to_vec(), value.to_vec()));
+                }
+                Ok(())
+            })
+            .unwrap();
+            (meta.unwrap(), others)
+        };
+        let again = folder.path().join("again");
+        fs::write(&again, vault.export(&Header::default()).unwrap()).unwrap();
+        let ((before, others), (after, same)) = (records(&path), records(&again));
+        assert_eq!(same, others);
+        assert_eq!(Meta { starts: before.starts, ..after }, before);
+        assert!(before.starts <= after.starts);
         drop(vault);
         let again = restore(&path, &state_dir, Settings::default(), clock, None).unwrap_err();
         assert!(matches!(again, RestoreError::NotEmpty { .. }), "{again}");

@@ -12,7 +12,7 @@ use model::config::MasterConfig;
 use net::{ResetKeys, Server, ServerOptions};
 use storage::HdfsSettings;
 use storage::snapshot::Header;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::audit::Audit;
@@ -59,10 +59,13 @@ pub(crate) fn serve(start: Start<'_>, state_dir: StateDir) -> anyhow::Result<()>
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(Box::pin(async {
         let Start { config, environment, places, seal, clock } = start;
+        // Before the store, which may take minutes: unheard, the signal would end the process, and
+        // systemd takes that for a stop that was wished.
+        let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
         let certificates = Certificates::find(config, places, environment, clock)?;
         let store = Opened::open(config, state_dir.path(), clock, seal)?;
         let server = listen(config, &certificates, state_dir.path())?;
-        run(config, clock, store, Arc::new(server), Arc::new(certificates)).await
+        run(config, clock, store, (Arc::new(server), Arc::new(certificates)), hangup).await
     }));
     runtime.shutdown_timeout(LAST_WORK);
     drop(state_dir);
@@ -168,8 +171,8 @@ async fn run(
     config: &MasterConfig,
     clock: Clock,
     opened: Opened,
-    server: Arc<Server>,
-    certificates: Arc<Certificates>,
+    (server, certificates): (Arc<Server>, Arc<Certificates>),
+    hangup: Signal,
 ) -> anyhow::Result<()> {
     let Opened { folder, vault, disk, repairs, records, seal, removals } = opened;
     let (control, commands) = Control::new(Settings::from(config), clock.now(), records)
@@ -224,7 +227,6 @@ async fn run(
     let requests = Arc::clone(&door.requests);
     let stop = listen_for_signals()?;
     let accepting = tokio::spawn(sessions::accept(Arc::clone(&server), door));
-    let hangup = signal(SignalKind::hangup()).context("cannot hear SIGHUP")?;
     let watching = tokio::spawn(certificates.watch(hangup));
     let address = server.local_address();
     tracing::info!(%address, cluster = config.cluster, "ready");

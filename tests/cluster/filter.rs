@@ -134,6 +134,10 @@ fn story() -> Result<()> {
     let id = submit(&cluster, &job(&cluster))?;
     wait_steps(&cluster, &id, 5)?;
 
+    for node in ["n1", "n2"] {
+        let told = cluster.json(&["node", "show", node])?["isolation"]["filter"].clone();
+        ensure!(told == true, "{node} says {told} of its filter");
+    }
     let open = TcpListener::bind((HERE, 0))?;
     let other = open.local_addr()?.port().to_string();
     let (root, refused) = (0, "ConnectionRefusedError");

@@ -16,13 +16,13 @@ use crate::common::{MINUTE, wait_steps};
 const SECRET: &str = "hunter2-in-the-environment";
 
 /// A person with a certificate of their own.
-struct Person<'a> {
+pub(crate) struct Person<'a> {
     cluster: &'a Cluster,
     folder: PathBuf,
 }
 
 impl<'a> Person<'a> {
-    fn new(cluster: &'a Cluster, role: &str, name: &str) -> Result<Self> {
+    pub(crate) fn new(cluster: &'a Cluster, role: &str, name: &str) -> Result<Self> {
         let folder = cluster.folder.join(format!("{role}-{name}"));
         let (pki, out) = (cluster.folder.join("pki"), folder.display().to_string());
         let pki = pki.display().to_string();
@@ -30,7 +30,7 @@ impl<'a> Person<'a> {
         Ok(Self { cluster, folder })
     }
 
-    fn optimus(&self, args: &[&str]) -> Result<Output> {
+    pub(crate) fn optimus(&self, args: &[&str]) -> Result<Output> {
         Command::new(&Binaries::build()?.optimus)
             .args(args)
             .env("OPTIMUS_MASTER", &self.cluster.address)
@@ -39,7 +39,7 @@ impl<'a> Person<'a> {
             .context("cannot run optimus")
     }
 
-    fn json(&self, args: &[&str]) -> Result<Value> {
+    pub(crate) fn json(&self, args: &[&str]) -> Result<Value> {
         let output = self.optimus(&[args, &["-o", "json"]].concat())?;
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.success(), "{args:?}: {words}");

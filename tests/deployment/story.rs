@@ -37,9 +37,9 @@ const STEPS: &[(&str, Step)] = &[
 const BY_HAND: &[(&str, Step)] = &[
     ("is rolled out from nothing, after a run that only checks", steps::rebuilt::only_checked),
     ("trains the quickstart's jobs across its hosts", steps::rollout::trains),
-    ("has a host's address changed", steps::rebuilt::address_changes),
-    ("has a host set up anew", steps::rebuilt::host_is_new),
     ("has a node removed, and taken back", steps::rebuilt::removed),
+    ("has a host set up anew", steps::rebuilt::host_is_new),
+    ("has a host's address changed", steps::rebuilt::address_changes),
     ("ends its jobs", World::finish),
 ];
 

@@ -78,18 +78,26 @@ pub struct Daemon {
     /// Variables beside the harness's own.
     pub environment: Vec<(String, String)>,
     space: Option<String>,
+    /// Words of a program that becomes this one in the end, as with other files in /etc.
+    pub through: Vec<String>,
     child: Option<Child>,
 }
 
 impl Daemon {
     fn new(program: &Path, config: PathBuf) -> Self {
         let log = config.with_extension("log");
-        let environment = Vec::new();
-        Self { program: program.to_owned(), config, log, environment, space: None, child: None }
+        let (environment, through) = (Vec::new(), Vec::new());
+        let program = program.to_owned();
+        Self { program, config, log, environment, space: None, through, child: None }
     }
 
     /// The program by itself, or in its network namespace.
     fn command(&self) -> Command {
+        if let [first, others @ ..] = self.through.as_slice() {
+            let mut command = Command::new(first);
+            command.args(others).arg(&self.program);
+            return command;
+        }
         let Some(space) = &self.space else { return Command::new(&self.program) };
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{space}")).arg(&self.program);
@@ -375,6 +383,12 @@ impl Cluster {
     #[must_use]
     pub fn agent_with(&self, config: &Path) -> Daemon {
         Daemon::new(&self.binaries.agent, config.to_owned())
+    }
+
+    /// A further master with settings of its own, as [`Self::agent_with`].
+    #[must_use]
+    pub fn master_with(&self, config: &Path) -> Daemon {
+        Daemon::new(&self.binaries.master, config.to_owned())
     }
 
     /// Every training process of this cluster that lives.

@@ -93,9 +93,13 @@ pub(crate) fn find(settings: &GroupSettings, node: &NodeId, state_dir: &Path) ->
         Err(why) => return Ok(without(why)),
     };
     let mount = machine.mount().unwrap_or_else(|| base.clone());
-    // Two agents of a machine may bear one name, in two clusters: each ends what it does not know.
-    let sum = crc32fast::hash(state_dir.as_os_str().as_encoded_bytes());
-    let root = base.join(format!("optimus-{node}-{sum:08x}"));
+    let name = name_of(node, state_dir);
+    // Tasks from before the unit was there are found, and ended, where they lie.
+    let stay =
+        settings.root.is_none() && Group::new(mount.join(&name).join("tasks")).is_populated();
+    let base = if stay { mount.clone() } else { base };
+    let outside = settings.root.is_none() && base == mount;
+    let root = base.join(name);
     let mut tree = Tree { base, root, controllers: Vec::new(), settings: settings.clone() };
     let mut isolation = Isolation { groups: true, ..Isolation::default() };
     for name in CONTROLLERS {
@@ -121,7 +125,19 @@ pub(crate) fn find(settings: &GroupSettings, node: &NodeId, state_dir: &Path) ->
     isolation.cpu = tree.has("cpu");
     isolation.memory = tree.has("memory");
     isolation.pids = tree.has("pids");
-    Ok(Found { tree: Some(tree), isolation })
+    Ok(Found { tree: Some(tree), isolation, outside })
+}
+
+/// Two agents of a machine may bear one name, in two clusters: each ends what it does not know.
+fn name_of(node: &NodeId, state_dir: &Path) -> String {
+    let sum = crc32fast::hash(state_dir.as_os_str().as_encoded_bytes());
+    format!("optimus-{node}-{sum:08x}")
+}
+
+/// True once the unit for tasks is there to be used.
+pub(crate) fn is_unit_ready() -> bool {
+    let machine = Machine::read();
+    machine.root && machine.mount().is_some_and(|mount| unit_of(&machine, &mount).is_some())
 }
 
 fn told(controller: &str) -> &str {
@@ -133,7 +149,8 @@ fn told(controller: &str) -> &str {
 }
 
 fn without(why: String) -> Found {
-    Found { tree: None, isolation: Isolation { missing: vec![why], ..Isolation::default() } }
+    let isolation = Isolation { missing: vec![why], ..Isolation::default() };
+    Found { tree: None, isolation, outside: false }
 }
 
 /// The folder to begin at, or why there is none.
@@ -168,12 +185,13 @@ fn place(settings: &GroupSettings, machine: &Machine) -> Result<Result<PathBuf, 
                    run it as root, or set cgroup_root to a group that its user may change";
         return Ok(Err(why.to_owned()));
     }
-    if let Some(unit) = unit_below(&mount)
-        && !(own != mount && unit.starts_with(&own))
-    {
-        return Ok(Ok(unit));
-    }
-    Ok(Ok(mount))
+    Ok(Ok(unit_of(machine, &mount).unwrap_or(mount)))
+}
+
+/// The unit's group, unless this process lies above it.
+fn unit_of(machine: &Machine, mount: &Path) -> Option<PathBuf> {
+    let own = mount.join(machine.own().trim_start_matches('/'));
+    unit_below(mount).filter(|unit| own == *mount || !unit.starts_with(&own))
 }
 
 /// The group of the unit for tasks, once that is ready.

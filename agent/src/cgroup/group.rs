@@ -110,6 +110,24 @@ impl Group {
         }
     }
 
+    /// Processes of it that systemd-oomd has killed: the mark that this leaves.
+    pub(crate) fn killed_by_oomd(&self) -> u64 {
+        let mut value = [0_u8; 32];
+        let length = rustix::fs::getxattr(&self.path, "user.oomd_kill", &mut value[..]);
+        let text = length.ok().and_then(|length| std::str::from_utf8(value.get(..length)?).ok());
+        text.and_then(|text| text.trim_end_matches('\0').trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Tells systemd-oomd to leave it alone. The preference of a unit does not count for what lies
+    /// below it.
+    pub(super) fn spare_from_oomd(&self) {
+        let flags = rustix::fs::XattrFlags::empty();
+        if let Err(error) = rustix::fs::setxattr(&self.path, "user.oomd_omit", b"1", flags) {
+            // Kernels before 5.7 keep none of a control group.
+            tracing::debug!(group = %self.path.display(), %error, "systemd-oomd may end it");
+        }
+    }
+
     /// Writes one of its files.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use model::nodes::Isolation;
 use model::{JobId, Task};
 
-pub(crate) use find::find;
+pub(crate) use find::{find, is_unit_ready};
 pub(crate) use group::{Group, Limits, Memory, errno_of};
 
 use crate::ledger::Key;
@@ -63,6 +63,8 @@ pub(crate) struct Tree {
 pub(crate) struct Found {
     pub(crate) tree: Option<Tree>,
     pub(crate) isolation: Isolation,
+    /// The tree lies at the machine's root, for want of the unit for tasks.
+    pub(crate) outside: bool,
 }
 
 impl Tree {
@@ -139,6 +141,8 @@ impl Tree {
                     group.set("memory.swap.max", "0")?;
                 }
                 group.set("memory.max", &bytes.to_string())?;
+                // Its own limit is enough, and is told. One without a limit is oomd's to end.
+                group.spare_from_oomd();
             }
         }
         if self.has("pids") {

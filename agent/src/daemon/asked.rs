@@ -1,14 +1,12 @@
-//! Questions of the master, and the logs that most of them are about.
+//! Questions of the master.
 
 use model::agent::{AgentAnswer, AgentQuery, ProbeAct};
 use model::{Generation, JobId, Task};
 use tokio::sync::oneshot;
 
-use super::{Agent, Event, WATCH_MS};
+use super::Agent;
 use crate::checkpoint;
-use crate::clock;
 use crate::config::TaskUser;
-use crate::ledger::Key;
 
 /// Longest answer to a question for a log.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -42,33 +40,6 @@ impl Agent {
             Ok((generation, text)) => AgentAnswer::Log { generation, text },
             Err(why) => AgentAnswer::Refused(why),
         }
-    }
-
-    pub(super) fn watch_logs(&mut self) {
-        if self.rotating {
-            return;
-        }
-        let full: Vec<(Key, Task)> = self
-            .live
-            .iter()
-            .flat_map(|(&key, live)| live.tasks.keys().map(move |&task| (key, task)))
-            .filter(|&(key, task)| self.logs.is_full(key, task))
-            .collect();
-        if full.is_empty() {
-            return;
-        }
-        self.rotating = true;
-        self.due.watch = clock::now().plus(WATCH_MS / 5);
-        let (logs, events) = (self.logs.clone(), self.events.clone());
-        tokio::task::spawn_blocking(move || {
-            for (key, task) in full {
-                if let Err(error) = logs.rotate(key, task) {
-                    tracing::warn!(%key, %task, %error, "cannot bound the output of a task");
-                }
-            }
-            // The loop has ended where nobody listens any more.
-            let _ = events.blocking_send(Event::Rotated);
-        });
     }
 }
 

@@ -71,8 +71,9 @@ impl Agent {
     /// What this node knows of itself.
     pub(super) fn node_notes(&self) -> NodeNotes {
         let mut notes = NodeNotes::default();
-        self.tell_ports(&mut notes);
         self.tell_isolated(&mut notes);
+        self.tell_ports(&mut notes);
+        self.tell_outputs(&mut notes);
         self.note_gpus(&mut notes);
         notes
     }

@@ -1,11 +1,10 @@
 //! Ending tasks, and telling how they ended.
 
 use model::agent::Exit;
-use model::nodes::EndCause;
 use model::{Millis, OnDisconnect, Task};
 use nix::sys::signal::Signal;
 
-use super::isolated::words_of;
+use super::isolated::{Killer, words_of};
 use super::{Agent, Ended, NEVER, START_GRACE_MS};
 use crate::ledger::{Key, State, Stopping};
 use crate::procfs::{self, Census, Mark, Process};
@@ -269,7 +268,7 @@ impl Agent {
     }
 
     /// How a task ended, in words.
-    fn exit_of(&self, key: Key, task: Task, cause: Option<EndCause>) -> Exit {
+    fn exit_of(&self, key: Key, task: Task, cause: Option<Killer>) -> Exit {
         let live = self.live.get(&key);
         let ended = live.and_then(|live| live.tasks.get(&task)).and_then(|task| task.ended.clone());
         let ended = ended.unwrap_or_else(|| Ended { exit: Exit::default(), by_itself: true });
@@ -308,10 +307,9 @@ impl Agent {
             (None, Some(number)) => {
                 let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
                 let outside = if number == Signal::SIGKILL as i32 && self.is_unasked(key, task) {
-                    ", which nobody here sent; where systemd-oomd runs, its journal says whether \
-                     it did"
+                    self.killed_from_outside()
                 } else {
-                    ""
+                    String::new()
                 };
                 format!("killed by signal {number} ({name}){outside}")
             }

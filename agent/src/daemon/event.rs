@@ -71,6 +71,6 @@ pub(crate) enum Event {
         brought: Result<Known, String>,
     },
     Gpus(Reading),
-    /// Logs that were too long are within their bounds again.
-    Rotated,
+    /// What was found of the logs of running tasks.
+    Looked(super::outputs::Looks),
 }

@@ -304,10 +304,17 @@ impl Agent {
                 }
             }
         }
-        let tasks = fs::read_dir(self.settings.state_dir.join("tasks"));
-        for entry in tasks.into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with("fork-")) {
-                remove(&entry.path());
+        for folder in ["tasks", "logs"] {
+            let listing = fs::read_dir(self.settings.state_dir.join(folder));
+            for entry in listing.into_iter().flatten().flatten() {
+                if !entry.file_name().to_str().is_some_and(|name| name.starts_with("fork-")) {
+                    continue;
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    remove(&entry.path());
+                } else if let Err(error) = fs::remove_file(entry.path()) {
+                    tracing::debug!(%error, "the log of a fork server stays");
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ mod guard;
 mod isolated;
 mod live;
 mod order;
+mod outputs;
 mod reader;
 mod recover;
 mod sockets;
@@ -42,6 +43,7 @@ use crate::procfs::Mark;
 use crate::session::Beat;
 use crate::systemd::Systemd;
 use crate::task::output::Logs;
+use crate::task::process::Refused;
 use crate::telemetry;
 use reader::read_socket;
 
@@ -74,6 +76,8 @@ pub(crate) struct Agent {
     file: LedgerFile,
     /// The ledger in memory is ahead of the one on disk; retried from then on.
     unsaved_since: Option<Millis>,
+    /// Why it could not be written at the newest try.
+    unsaved_why: Option<Refused>,
     save_again_at: Millis,
     desired: Option<Desired>,
     /// What came with the newest desired set.
@@ -86,7 +90,7 @@ pub(crate) struct Agent {
     guard: guard::Guard,
     tickets: tickets::Watch,
     logs: Logs,
-    rotating: bool,
+    outputs: outputs::Outputs,
     gateway: Arc<Gateway>,
     events: mpsc::Sender<Event>,
     heartbeats: watch::Sender<Option<Beat>>,
@@ -247,7 +251,7 @@ impl Agent {
             Event::DatasetWaits { key, why } => self.on_dataset_waits(key, &why, now),
             Event::Dataset { key, brought } => self.on_dataset(key, brought, now),
             Event::Gpus(reading) => self.on_gpus(reading, now),
-            Event::Rotated => self.rotating = false,
+            Event::Looked(looks) => self.on_looked(looks),
         }
     }
 
@@ -391,6 +395,7 @@ impl Agent {
             self.gpus.poll(now);
             self.tend_guard(now);
             self.look_at_tickets(now);
+            self.look_for_unit();
             self.write_assignments(now);
             if self.connected {
                 self.due.beat_paid = self.due.beat_paid.max(now).plus(COALESCE_MS);
@@ -413,11 +418,14 @@ impl Agent {
         match self.file.store(&self.ledger) {
             Ok(()) => {
                 self.unsaved_since = None;
+                self.unsaved_why = None;
                 self.save_again_at = Millis(0);
                 true
             }
             Err(error) => {
                 self.save_again_at = now.plus(SAVE_RETRY_MS);
+                self.unsaved_why =
+                    Some(Refused { words: error.to_string(), ..Refused::by("", &error) });
                 let behind_ms = now.since(since);
                 tracing::error!(%error, behind_ms, "cannot write the ledger; tried again soon");
                 false

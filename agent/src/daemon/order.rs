@@ -152,6 +152,7 @@ impl Agent {
         self.ledger.generations.remove(&key);
         self.live.remove(&key);
         self.forget_isolated(key);
+        self.forget_outputs(key);
         self.changed(now);
         self.tidy(vec![key]);
         self.tend_forks(now);

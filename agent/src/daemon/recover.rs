@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use model::{BootId, Incarnation, Millis, NodeId};
+use model::{BootId, Incarnation, Millis, NodeId, Revision};
 use nix::unistd::{Gid, Uid};
 
 use super::isolated::words_of;
@@ -33,7 +33,13 @@ fn take_over(ledger: &mut Ledger, node: &NodeId, settings: &Settings) -> Result<
                 settings.state_dir.display()
             );
         }
-        _ => ledger.node = Some(node.clone()),
+        before => {
+            if before.as_ref().is_some_and(|before| before != node) {
+                // Of another node, perhaps of another cluster, whose master counts otherwise.
+                ledger.obeyed = Revision::default();
+            }
+            ledger.node = Some(node.clone());
+        }
     }
     ledger.incarnation = ledger.incarnation.next();
     Ok(())
@@ -73,6 +79,7 @@ impl Agent {
             ledger,
             file,
             unsaved_since: Some(now),
+            unsaved_why: None,
             save_again_at: Millis(0),
             desired: None,
             extras: model::notes::Extras::default(),
@@ -82,7 +89,7 @@ impl Agent {
             line: super::sockets::Line::default(),
             tickets: super::tickets::Watch::default(),
             logs,
-            rotating: false,
+            outputs: super::outputs::Outputs::default(),
             gateway,
             events,
             heartbeats,
@@ -92,7 +99,7 @@ impl Agent {
             forks: super::forks::Forks::default(),
             tree: found.tree,
             isolation: found.isolation,
-            isolated: super::isolated::Isolated::default(),
+            isolated: super::isolated::Isolated::new(found.outside),
             due: Due {
                 beat: now,
                 beat_paid: Millis(0),

@@ -27,6 +27,7 @@ impl Agent {
     /// Writes down that these tasks are to be started, then starts them. One that cannot be
     /// prepared keeps all from starting: they would only wait for it.
     pub(super) fn start(&mut self, key: Key, tasks: &[Task], launch: &Launch, now: Millis) {
+        self.look_for_unit();
         let user = match self.user_of(key) {
             Ok(user) => user,
             Err(why) => {
@@ -50,8 +51,7 @@ impl Agent {
         };
         self.changed(now);
         if !self.save(now) {
-            let words = "cannot start: the ledger cannot be written; free space in state_dir";
-            let why = Refused { server: true, ..words.into() };
+            let why = self.no_ledger();
             return self.not_started(key, tasks, &why, now);
         }
         let forks = self.forks_for(key.job, launch, now);
@@ -78,6 +78,17 @@ impl Agent {
             };
             starter.start_all(prepared, report).await;
         });
+    }
+
+    /// Words for a start that could not be written down: a process that no ledger knows is a stray.
+    fn no_ledger(&self) -> Refused {
+        let why = self.unsaved_why.clone().unwrap_or_default();
+        let words = format!(
+            "cannot start: the ledger cannot be written: {}; free space in {}",
+            why.words,
+            self.settings.state_dir.display()
+        );
+        Refused { words, server: true, ..why }
     }
 
     /// Makes all that the tasks need, and their intents in the ledger.
@@ -213,6 +224,7 @@ impl Agent {
                 telemetry.remove(task);
             }
         }
+        self.end_output(key, task);
         self.free_port(key, task);
         self.changed(now);
     }

@@ -40,6 +40,8 @@ struct Orders {
     user: Option<(u32, u32, Vec<u32>)>,
     directory: String,
     parent: i32,
+    /// A short program of the agent's, which has an output of its own and is no task.
+    helps: bool,
 }
 
 /// What went wrong with which step.
@@ -73,7 +75,24 @@ pub(crate) fn command(
     words: &[String],
     environment: &BTreeMap<String, String>,
 ) -> Command {
-    let orders = Orders {
+    launched(&orders(seat, false), words, environment)
+}
+
+/// A command that becomes a short program with all rights of a user, those of his groups too, and
+/// none of the agent's. Its outputs are its own; where it cannot begin, its standard error says so.
+pub(crate) fn helper(
+    user: &TaskUser,
+    words: &[String],
+    environment: &BTreeMap<String, String>,
+) -> Command {
+    let group = user.helpers.as_ref();
+    // Made anew where the unit that it lay in was restarted.
+    let group = group.filter(|group| std::fs::create_dir_all(group.path()).is_ok());
+    launched(&orders(Seat { group, user, directory: "/" }, true), words, environment)
+}
+
+fn orders(seat: Seat<'_>, helps: bool) -> Orders {
+    Orders {
         group: seat.group.map(|group| group.path().to_owned()),
         user: seat.user.switch.then(|| {
             let user = seat.user;
@@ -81,8 +100,12 @@ pub(crate) fn command(
         }),
         directory: seat.directory.to_owned(),
         parent: i32::try_from(std::process::id()).unwrap_or(0),
-    };
-    let orders = serde_json::to_string(&orders).expect("plain fields have a JSON form");
+        helps,
+    }
+}
+
+fn launched(orders: &Orders, words: &[String], environment: &BTreeMap<String, String>) -> Command {
+    let orders = serde_json::to_string(orders).expect("plain fields have a JSON form");
     // This very binary, also where another one has been installed in its place meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command
@@ -135,20 +158,28 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     // Closed by the kernel once the program runs: the agent sees the end of it.
     let Ok(tell) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let mut tell = File::from(tell);
-    let failure = become_program(words, &mut tell);
+    let orders = config::launch_orders().and_then(|text| serde_json::from_str(&text).ok());
+    let failure = match &orders {
+        Some(orders) => become_program(orders, words, &mut tell),
+        None => Failure { step: Step::Launch, errno: None },
+    };
+    if orders.is_some_and(|orders: Orders| orders.helps) {
+        let why = failure.errno.map(io::Error::from_raw_os_error);
+        let why = why.map_or_else(|| "it was not begun".to_owned(), |why| why.to_string());
+        // Whoever ended meanwhile need not be told.
+        let _ = writeln!(io::stderr(), "cannot run {words:?} ({:?}): {why}", failure.step);
+        return ExitCode::FAILURE;
+    }
     let text = serde_json::to_string(&failure).unwrap_or_default();
     // Where the agent has ended nobody is left to be told.
     let _ = writeln!(tell, "\n!{text}");
     ExitCode::FAILURE
 }
 
-fn become_program(words: &[OsString], tell: &mut File) -> Failure {
+fn become_program(orders: &Orders, words: &[OsString], tell: &mut File) -> Failure {
     let nothing = Failure { step: Step::Launch, errno: None };
-    let orders = config::launch_orders().and_then(|text| serde_json::from_str(&text).ok());
-    let (Some(orders), Some((program, arguments))) = (orders, words.split_first()) else {
-        return nothing;
-    };
-    if let Err(failure) = take_seat(&orders) {
+    let Some((program, arguments)) = words.split_first() else { return nothing };
+    if let Err(failure) = take_seat(orders) {
         return failure;
     }
     // An agent that ended before this process could be found by its group or its user's mark has
@@ -156,12 +187,14 @@ fn become_program(words: &[OsString], tell: &mut File) -> Failure {
     if getppid().as_raw() != orders.parent {
         return nothing;
     }
-    if let Err(error) = dup2_stdout(io::stderr()) {
-        return Failure::of(Step::Launch, &error.into());
-    }
-    // On a line of its own, whatever came before.
-    if writeln!(tell, "\n{READY}").is_err() {
-        return nothing;
+    if !orders.helps {
+        if let Err(error) = dup2_stdout(io::stderr()) {
+            return Failure::of(Step::Launch, &error.into());
+        }
+        // On a line of its own, whatever came before.
+        if writeln!(tell, "\n{READY}").is_err() {
+            return nothing;
+        }
     }
     let error = Command::new(program).args(arguments).env_remove(VARIABLE).exec();
     Failure::of(Step::Program, &error)
@@ -171,10 +204,14 @@ fn take_seat(orders: &Orders) -> Result<(), Failure> {
     if let Some(path) = &orders.group {
         let pid = i32::try_from(std::process::id()).unwrap_or(0);
         let group = Group::new(path.clone());
-        group.take(pid).map_err(|error| Failure::of(Step::Group, &error))?;
+        let taken = group.take(pid).map_err(|error| Failure::of(Step::Group, &error));
+        // A helper's is a matter of order alone.
+        if !orders.helps {
+            taken?;
+        }
     }
-    // The service manager may have told the kernel to spare the agent: not its tasks. Where that
-    // is refused nobody has told it so.
+    // The service manager has told the kernel to spare the agent: not its tasks, and they cannot
+    // go back on it. Where that is refused nobody has told it so.
     let _unchanged = std::fs::write("/proc/self/oom_score_adj", "0");
     if let Some((uid, gid, groups)) = &orders.user {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -198,13 +235,40 @@ mod tests {
         if config::launch_orders().is_some() {
             let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
             run(&words.collect::<Vec<_>>());
-            return;
+            panic!("it has not become the program, and ends as a launcher that fails");
         }
+        let user = config::user_of(nix::unistd::geteuid().as_raw(), 0);
+        let user = TaskUser { switch: false, ..user };
+        let orders = orders(Seat { group: None, user: &user, directory: "/" }, false);
+        // Nobody's child may begin.
+        let orders = Orders { parent: 0, ..orders };
+        let mut tell = File::create("/dev/null").unwrap();
         let failure = Failure { step: Step::Launch, errno: None };
-        assert_eq!(
-            become_program(&["true".into()], &mut File::create("/dev/null").unwrap()),
-            failure
-        );
+        assert_eq!(become_program(&orders, &["true".into()], &mut tell), failure);
+        assert_eq!(become_program(&orders, &[], &mut tell), failure);
+    }
+
+    #[test]
+    fn a_helper_has_its_users_groups_and_an_output_of_its_own() {
+        let own = nix::unistd::geteuid();
+        let user = config::user_of(own.as_raw(), nix::unistd::getegid().as_raw());
+        let user = if own.is_root() {
+            let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+            TaskUser { uid: nobody.uid, gid: nobody.gid, name: nobody.name, ..user }
+        } else {
+            user
+        };
+        let ask = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            helper(&user, &words, &BTreeMap::new()).output().unwrap()
+        };
+        let output = ask(&["/bin/sh", "-c", "id -u; echo words >&2; cat /proc/self/oom_score_adj"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.ends_with(&format!("{}\n0\n", user.uid)), "{said}");
+        assert_eq!(output.stderr, b"words\n");
+        let output = ask(&["/no/such/program"]);
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && words.contains("No such file"), "{words}");
     }
 
     #[test]

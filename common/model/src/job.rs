@@ -174,6 +174,9 @@ impl std::fmt::Display for Fault {
 pub const NAME_BYTES_MAX: usize = 128;
 pub const COMMAND_WORDS_MAX: usize = 256;
 pub const COMMAND_BYTES_MAX: usize = 32 * 1024;
+/// Of a folder or a URL: what Linux takes as a path. Without a bound the desired sets of a few jobs
+/// would be larger than a frame.
+pub const PATH_BYTES_MAX: usize = 4096;
 pub const ENVIRONMENT_MAX: usize = 256;
 pub const ENVIRONMENT_BYTES_MAX: usize = 32 * 1024;
 /// Tasks of one kind in one job. ps-lite numbers nodes in steps of two from 8 in 32 bits.
@@ -250,6 +253,15 @@ impl JobSpec {
         }
         if self.command.iter().any(|word| word.contains('\0')) {
             faults.push(Fault::new("command", "contains a NUL byte", "remove it"));
+        }
+        for (field, path) in
+            [("working_directory", &self.working_directory), ("checkpoint", &self.checkpoint)]
+        {
+            if PATH_BYTES_MAX < path.len() {
+                let remedy = format!("keep to {PATH_BYTES_MAX} bytes");
+                faults.push(Fault::new(field, format!("has {} bytes", path.len()), remedy));
+                return;
+            }
         }
         if !self.working_directory.starts_with('/') || self.working_directory.contains('\0') {
             faults.push(Fault::new(
@@ -436,6 +448,11 @@ fn check_resources(field: &str, resources: &Resources, faults: &mut Vec<Fault>) 
             format!("names {} kinds of resource", resources.named.len()),
             format!("keep to {NAMED_MAX}"),
         ));
+    }
+    if resources.named.keys().any(|kind| text_problem(kind, NAME_BYTES_MAX).is_some()) {
+        let remedy = format!("use 1 to {NAME_BYTES_MAX} bytes of printable text for each");
+        faults.push(Fault::new(field, "has an odd name of a resource", remedy));
+        return;
     }
     for kind in resources.kinds() {
         let amount = resources.amount(&kind);

@@ -36,6 +36,18 @@ pub struct NodeNotes {
     pub certificate_ends: Option<UnixMs>,
     /// Addresses of the server, loopback aside, that its tasks' connections may come from.
     pub addresses: Vec<IpAddr>,
+    /// Tasks with processes that outlive their KILL.
+    pub stuck: Vec<StuckReport>,
+}
+
+/// A task that the server cannot end: it counts as running until its last process is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckReport {
+    pub job: JobId,
+    pub generation: Generation,
+    pub task: Task,
+    /// Its processes by id, state and what they wait in; at most 500 bytes.
+    pub words: String,
 }
 
 /// What a server enforces of each task's limits, and why not where it does not.

@@ -271,7 +271,7 @@ pub enum PkiError {
     #[error("the certificate {path} cannot be used: {reason}")]
     Unusable { path: PathBuf, reason: String },
     /// Of revoked certificates.
-    #[error("the list {path} cannot be used: {reason}")]
+    #[error("the list {path} cannot be used: {reason}; put the newest crl.pem of the CA there")]
     NoList { path: PathBuf, reason: String },
     #[error("the key {path} is readable by every user (mode {mode:o}); chmod 600 it")]
     Exposed { path: PathBuf, mode: u32 },

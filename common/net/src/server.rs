@@ -20,8 +20,12 @@ use crate::revocation::Revocations;
 use crate::transport::{self, Acceptor};
 use crate::verify::{PeerCertificate, Said};
 
-/// From a peer's first packet to its welcome.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// From a peer's first packet to its welcome: three ways there and back, over a link that takes
+/// seconds for each.
+const HANDSHAKE: Duration = Duration::from_secs(40);
+
+/// The same while many knock: who is slow then makes room.
+const HANDSHAKE_CROWDED: Duration = Duration::from_secs(10);
 
 /// For the last words to a peer that is refused.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -223,7 +227,9 @@ impl Incoming {
     /// # Errors
     /// See [`HandshakeError`].
     pub async fn greet(self) -> Result<Greeting, HandshakeError> {
-        let (address, within) = (self.address, self.options.handshake);
+        let address = self.address;
+        let most = if self.slot.is_crowded() { HANDSHAKE_CROWDED } else { HANDSHAKE };
+        let within = self.options.handshake.min(most);
         let mut opened = None;
         let greeting = tokio::time::timeout(within, self.read_hello(&mut opened)).await;
         greeting.unwrap_or_else(|_| {
@@ -313,7 +319,7 @@ impl Door {
         let protocol = handshake::common_version(versions, hello).ok_or_else(|| {
             (RefusedKind::Version, handshake::version_refusal(versions, hello, role))
         })?;
-        self.slot.settle().map_err(|reason| (RefusedKind::Busy, reason))?;
+        self.slot.settle(&certificate.identity).map_err(|reason| (RefusedKind::Busy, reason))?;
         Ok((certificate, protocol))
     }
 

@@ -1,10 +1,7 @@
 //! What is new in a text of which only ends are seen.
 
-/// Bytes of the old end that are sought in the new one. More only costs time: a program that
-/// writes the same 16 KiB twice within a look is taken as having written them once.
-const ANCHOR: usize = 16 * 1024;
-/// The window is this many anchors at least, so that most of it is left for what is new.
-const ANCHORS_IN_WINDOW: usize = 16;
+/// Fewer bytes in common than these may be chance.
+const COMMON_MIN: usize = 32;
 
 /// What follows one view of a growing text's end in the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,30 +12,22 @@ pub(crate) enum New<'a> {
     Gap(&'a [u8]),
 }
 
-/// Finds what was added between two views, each at most `window` bytes of the end of a text that
-/// only grows.
+/// Finds what was added between two views of the end of a text that only grows. A view may begin
+/// later in the text than the one before, never earlier. A text that repeats itself over the whole
+/// of a view is taken as having grown by the least that explains it.
 #[must_use]
-pub(crate) fn added<'a>(old: &[u8], new: &'a [u8], window: usize) -> New<'a> {
-    if old.is_empty() {
-        return New::Added(new);
-    }
-    // While the whole text is in view there is nothing to seek.
-    if new.len() < window && new.starts_with(old) {
-        return New::Added(&new[old.len()..]);
-    }
-    let length = ANCHOR.min(window / ANCHORS_IN_WINDOW).max(1);
-    let anchor = &old[old.len().saturating_sub(length)..];
-    match last_end_of(anchor, new) {
-        Some(end) => New::Added(&new[end..]),
-        None => New::Gap(new),
+pub(crate) fn added<'a>(old: &[u8], new: &'a [u8]) -> New<'a> {
+    match common(old, new) {
+        length if length < COMMON_MIN.min(old.len()) => New::Gap(new),
+        length => New::Added(&new[length..]),
     }
 }
 
-/// Where the last occurrence of `part` in `text` ends, in linear time whatever the bytes: a
+/// Length of the longest end of `old` that `new` begins with, in linear time whatever the bytes: a
 /// task's output is often the same line over and over.
-fn last_end_of(part: &[u8], text: &[u8]) -> Option<usize> {
-    // Knuth, Morris and Pratt, from the end.
-    let part: Vec<u8> = part.iter().rev().copied().collect();
+fn common(old: &[u8], new: &[u8]) -> usize {
+    // Knuth, Morris and Pratt.
+    let part = &new[..new.len().min(old.len())];
     let mut borders = vec![0_usize; part.len()];
     let mut matched = 0;
     for at in 1..part.len() {
@@ -49,16 +38,13 @@ fn last_end_of(part: &[u8], text: &[u8]) -> Option<usize> {
         borders[at] = matched;
     }
     matched = 0;
-    for (back, byte) in text.iter().rev().enumerate() {
-        while matched > 0 && *byte != part[matched] {
+    for byte in &old[old.len() - part.len()..] {
+        while matched > 0 && (matched == part.len() || *byte != part[matched]) {
             matched = borders[matched - 1];
         }
-        matched += usize::from(*byte == part[matched]);
-        if matched == part.len() {
-            return Some(text.len() - (back + 1 - part.len()));
-        }
+        matched += usize::from(part.get(matched) == Some(byte));
     }
-    None
+    matched
 }
 
 #[cfg(test)]
@@ -71,7 +57,7 @@ mod tests {
         for step in growth {
             length = (length + step).min(text.len());
             let new = text[length.saturating_sub(window)..length].to_vec();
-            match added(&old, &new, window) {
+            match added(&old, &new) {
                 New::Added(bytes) => seen.extend_from_slice(bytes),
                 New::Gap(bytes) => {
                     gap = true;
@@ -108,12 +94,32 @@ mod tests {
         assert!(gap);
     }
 
+    /// As a node that keeps little shows its logs: the beginning goes, far within the window.
     #[test]
-    fn the_last_occurrence_is_found() {
-        assert_eq!(last_end_of(b"ab", b"ab.ab."), Some(5));
-        assert_eq!(last_end_of(b"aa", b"aaaa"), Some(4));
-        assert_eq!(last_end_of(b"abab", b"xababab"), Some(7));
-        assert_eq!(last_end_of(b"x", b""), None);
-        assert_eq!(last_end_of(b"abc", b"abab"), None);
+    fn a_beginning_that_goes_is_no_gap_and_nothing_is_seen_twice() {
+        let lines: String = (0..500).map(|n| format!("step {n}\n")).collect();
+        let text = lines.as_bytes();
+        for (cut, end) in [(0, 300), (100, 300), (100, 400), (250, 420), (290, 300)] {
+            let added = added(&text[40..300], &text[cut.max(40)..end]);
+            let expected = if 300 - cut < COMMON_MIN {
+                New::Gap(&text[cut..end])
+            } else {
+                New::Added(&text[300..end])
+            };
+            assert_eq!(added, expected, "{cut} {end}");
+        }
+        assert_eq!(added(b"", b"x"), New::Added(b"x"));
+        assert_eq!(added(b"x", b""), New::Gap(b""));
+    }
+
+    #[test]
+    fn the_longest_common_part_is_found() {
+        assert_eq!(common(b"xxab", b"ab."), 2);
+        assert_eq!(common(b"aaaa", b"aa"), 2);
+        assert_eq!(common(b"abab", b"ababx"), 4);
+        assert_eq!(common(b"xabab", b"abab"), 4);
+        assert_eq!(common(b"", b"x"), 0);
+        assert_eq!(common(b"abc", b"bd"), 0);
+        assert_eq!(common(b"aab", b"abb"), 2);
     }
 }

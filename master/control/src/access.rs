@@ -53,7 +53,7 @@ impl Control {
     /// A change that is admitted is made, or refused for what it is.
     pub(crate) fn on_asked(&mut self, rank: Rank, asked: Asked, change: Change) {
         let asker = Asker { user: asked.user.clone(), rank };
-        match self.admit_change(&asker, &change) {
+        match self.admit_change(&asker, &change).and_then(|()| self.admits_changes()) {
             Ok(()) => self.on_change(asked, change),
             Err(refusal) => self.reply(asked.request, Err(refusal)),
         }

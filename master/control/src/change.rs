@@ -141,6 +141,7 @@ impl Control {
         } else if let Phase::Stopping { .. } = phase {
             self.stop(id, next, grace_ms);
         }
+        self.cancel_unheard(id);
         self.promise(id);
         self.touch(id);
         self.out.settle.insert(id);

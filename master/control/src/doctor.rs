@@ -73,6 +73,9 @@ impl Control {
             let remedy = "check the master's own network; declare nodes lost that are really off";
             findings.push(finding(Severity::Fault, "network", words, remedy));
         }
+        if let Some((words, remedy)) = self.superseded_alert() {
+            findings.push(finding(Severity::Fault, "master", words, remedy));
+        }
         for words in self.round_alerts(now) {
             let remedy = "look at the master's log and its load";
             findings.push(finding(Severity::Fault, "rounds", words, remedy));
@@ -122,6 +125,11 @@ impl Control {
             let severity = if bad { Severity::Fault } else { Severity::Warning };
             let words = format!("its clock differs by {} from the master's", seconds(skew));
             add(severity, words, "keep both by NTP, such as chrony");
+        }
+        for words in node.stuck_words(None).into_iter().take(16) {
+            let remedy = "mend what it waits for, such as a mount that hangs, or reboot the host; \
+                          the node opens by itself";
+            add(Severity::Fault, words, remedy);
         }
         notes_findings(node, &mut add);
         self.gpu_findings(node, &mut add);

@@ -57,12 +57,14 @@ impl Control {
                     names.push(format!("{task} on {node}"));
                 }
                 let count = alive.len();
+                let stuck = self.stuck_of(job.id(), life).map(|words| format!("; {words}"));
                 format!(
-                    "{} of {} to go out: {count} tasks left ({}); then {}",
+                    "{} of {} to go out: {count} tasks left ({}); then {}{}",
                     life.generation,
                     life.shape(),
                     names.join(", "),
-                    self.next_words(next)
+                    self.next_words(next),
+                    stuck.unwrap_or_default()
                 )
             }
             Phase::Paused { .. } => {
@@ -93,7 +95,8 @@ impl Control {
             }
             Wait::Room(place) => {
                 let shape = place.placement.shape();
-                let why = self.fits_now(job.id(), &place.placement).err().unwrap_or_default();
+                let full = self.fits_now(job.id(), &place.placement).err();
+                let why = full.or_else(|| self.lacks_port(place)).unwrap_or_default();
                 format!("has a place for {shape} that is not free yet: {why}")
             }
         }

@@ -6,7 +6,7 @@ use model::agent::{DesiredGeneration, GpuReport, NodeLoad, TaskReport};
 use model::nodes::{NodeNotes, NodeOrders};
 use model::notes::Extras;
 use model::reason::Reachability;
-use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, UnixMs};
+use model::{Generation, JobId, Millis, NodeId, Resources, Revision, Shape, Task, UnixMs};
 
 use crate::event::SessionId;
 use crate::ops::{Ops, Rejects};
@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) notes: Option<NodeNotes>,
     /// When a refusal of its agent was last told.
     pub(crate) refusal_told: Option<Millis>,
+    /// When each of its alerts was last told, by the alert's words before the first colon.
+    pub(crate) alerts_told: BTreeMap<String, Millis>,
     /// First revision that told the agent to stop a job's present generation.
     pub(crate) stop_told: BTreeMap<JobId, (Generation, Revision)>,
     /// Slowness that follows the node, and until when it is held against it.
@@ -55,6 +57,8 @@ pub(crate) struct Node {
     pub(crate) ops: Option<Ops>,
     /// What it could not start lately.
     pub(crate) rejects: Rejects,
+    /// Tasks here that outlive their KILL, until their last process is gone.
+    pub(crate) stuck: BTreeMap<(JobId, Generation, Task), String>,
     /// It has been silent for long enough to be DOWN, and with it too many others.
     pub(crate) held: bool,
     /// Its silence counts from here on, as others that fell silent with it are back.
@@ -97,10 +101,12 @@ impl Node {
             sent_orders: NodeOrders::default(),
             notes: None,
             refusal_told: None,
+            alerts_told: BTreeMap::new(),
             stop_told: BTreeMap::new(),
             slow: None,
             ops: None,
             rejects: Rejects::default(),
+            stuck: BTreeMap::new(),
             held: false,
             spared: None,
             slow_for: BTreeMap::new(),

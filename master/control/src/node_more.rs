@@ -26,10 +26,16 @@ impl Control {
             drain: self.drain_view(node.id()),
             gpus: self.gpu_views(node.id()),
             gpu_trouble: self.gpu_trouble(node.id()),
-            alerts: notes.alerts.iter().take(SHOWN_MAX).map(|words| plain(words)).collect(),
+            alerts: self.node_alerts(node),
             certificate_ends: notes.certificate_ends,
             rejects,
         }
+    }
+
+    /// What the agent tells, and what it cannot end.
+    fn node_alerts(&self, node: &Node) -> Vec<String> {
+        let told = node.notes.iter().flat_map(|notes| &notes.alerts).map(|words| plain(words));
+        node.stuck_words(None).into_iter().chain(told).take(SHOWN_MAX).collect()
     }
 
     /// Why a node is not open, in one line; empty where it is.

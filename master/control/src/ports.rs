@@ -44,6 +44,12 @@ impl HostPorts {
         None
     }
 
+    /// True where [`Self::take`] would give none.
+    pub(crate) fn is_full(&self, (first, last): (u16, u16)) -> bool {
+        let span = usize::from(last.saturating_sub(first)) + 1;
+        self.held.range(first..=last).count() >= span
+    }
+
     /// Frees the ports whose holders are proved dead. True where there was one.
     pub(crate) fn free(&mut self, dead: impl Fn(&Holder) -> bool) -> bool {
         let before = self.held.len();
@@ -79,6 +85,7 @@ mod tests {
         assert_eq!(ports.take(range, owner(4)), Some(103));
         assert_eq!(ports.take(range, owner(5)), Some(100));
         assert_eq!(ports.take(range, owner(6)), Some(102), "101 is held");
+        assert!(ports.is_full(range) && !ports.is_full((100, 104)));
         assert_eq!(ports.take(range, owner(7)), None);
     }
 

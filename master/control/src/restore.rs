@@ -105,7 +105,7 @@ impl Control {
         if meta.is_none() && records > 0 {
             return Err(RestoreError::NoMeta { records });
         }
-        control.meta = meta.unwrap_or_default();
+        control.meta = meta.unwrap_or_else(|| Meta::default().succeeding(now.unix));
         control.check_counters(&jobs)?;
         control.meta.starts += 1;
         if control.meta.starts >= 1 << 31 {
@@ -120,7 +120,7 @@ impl Control {
         }
         control.await_nodes();
         let starts = control.meta.starts;
-        control.tell(None, None, "master", format!("start {starts} of the master"));
+        control.tell(None, None, "master", format!("the master started: its life {starts}"));
         control.restore_decisions();
         if !control.unfinished.is_empty() {
             control.ask_round("the master started");
@@ -184,6 +184,7 @@ impl Control {
             closed: BTreeSet::new(),
             gpus: crate::gpu::Gpus::default(),
             draining: BTreeSet::new(),
+            superseded: None,
             speeds: BTreeMap::new(),
             ports: BTreeMap::new(),
             rounds: BTreeMap::new(),

@@ -105,6 +105,7 @@ impl Control {
         for (host, ports) in &mut self.ports {
             if ports.free(&dead) {
                 self.out.ports.insert(host.clone());
+                self.out.room_freed = true;
             }
         }
     }

@@ -109,7 +109,7 @@ impl Control {
     }
 
     pub(crate) fn on_round_due(&mut self) {
-        if self.rounding.in_flight.is_some() {
+        if self.rounding.in_flight.is_some() || self.is_superseded() {
             return;
         }
         if let Some(resize) = self.rounding.resizes.pop_front() {

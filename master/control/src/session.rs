@@ -35,7 +35,8 @@ impl Control {
         session: SessionId,
         introduction: Introduction,
     ) {
-        if let Err(words) = self.may_connect(&id, session, &introduction) {
+        let may = self.may_connect(&id, session, &introduction);
+        if let Err(words) = may.and_then(|()| self.obeys_us(&id, &introduction)) {
             self.count("introduction refused");
             self.tell_refusal(&id, &words);
             self.out.commands.push(Command::Disconnect { session, reason: words });
@@ -293,6 +294,7 @@ impl Control {
         if let Some(node) = self.nodes.get_mut(id) {
             node.tasks = tasks;
         }
+        self.tend_stuck(id);
     }
 
     /// The agent obeyed the order to stop a generation, and its whole state does not show a task
@@ -421,8 +423,9 @@ impl Control {
 
     /// Each job's own rule for a silent node.
     fn on_node_down(&mut self, id: &NodeId) {
-        let Some(node) = self.nodes.get(id) else { return };
+        let Some(node) = self.nodes.get(id).filter(|_| !self.is_superseded()) else { return };
         for job in node.lives.clone() {
+            self.cancel_unheard(job);
             match self.job(job).spec().on_disconnect {
                 // A job that is to end anyway is fenced when the node returns.
                 OnDisconnect::Keep => self.fence_if_final(job, id),

@@ -46,6 +46,8 @@ pub struct Control {
     /// Nodes that take no new tasks, and those of them that jobs are leaving.
     pub(crate) closed: BTreeSet<NodeId>,
     pub(crate) draining: BTreeSet<NodeId>,
+    /// In words, that another master has taken this one's place.
+    pub(crate) superseded: Option<String>,
     pub(crate) speeds: BTreeMap<SpeedKey, Speed>,
     pub(crate) ports: BTreeMap<String, HostPorts>,
     pub(crate) rounds: BTreeMap<RoundId, RoundRecord>,

@@ -138,6 +138,7 @@ impl Control {
 
     fn alerts(&self, now: Now) -> Vec<String> {
         let mut alerts: Vec<String> = self.held_alert().into_iter().collect();
+        alerts.extend(self.superseded_alert().map(|(words, _)| words));
         alerts.extend(self.round_alerts(now));
         for node in self.nodes.values() {
             if node.reach == Reachability::Down {

@@ -82,7 +82,7 @@ pub(crate) fn removed(world: &mut World) -> Result<()> {
     let left = host.ssh(
         "ls -d /etc/optimus /usr/lib/optimus /var/lib/optimus /usr/share/optimus /etc/credstore/* \
          /etc/systemd/system/optimus* /usr/bin/optimus 2>/dev/null || true; \
-         systemctl list-units --all --plain --no-legend 'optimus*'",
+         systemctl list-units --all --plain --no-legend 'optimus-*'",
     )?;
     ensure!(left.trim().is_empty(), "left on the host: {left}");
     ensure!(host.tasks().is_empty(), "tasks are left on a removed node");

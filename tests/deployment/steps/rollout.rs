@@ -1,11 +1,15 @@
 //! From empty hosts to jobs that train across them.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+
 use anyhow::{Result, ensure};
 use harness::cluster::rows;
+use harness::hosts::TASK_UID;
 use harness::wait;
 
-use crate::rollout::MASTER;
-use crate::world::{MINUTE, SECRET, World, quickstart_jobs};
+use crate::rollout::{MASTER, NODES};
+use crate::world::{MINUTE, SECRET, World, extra_job, quickstart_jobs};
 
 /// What the master stores.
 const STATE: &str = "/var/lib/optimus/master";
@@ -26,7 +30,24 @@ pub(crate) fn from_nothing(world: &mut World) -> Result<()> {
     Ok(())
 }
 
+/// Where the master may not write, no job is taken: it would lose every checkpoint.
+fn storage_is_tried(world: &World) -> Result<()> {
+    let closed = world.site.shared.join("closed");
+    fs::create_dir(&closed)?;
+    chown(&closed, Some(TASK_UID), Some(TASK_UID))?;
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755))?;
+    let mut file = extra_job("closed", "keep");
+    file.checkpoint.push_str("/closed");
+    let path = world.write(&file)?;
+    let refused = world.operator.refused(&world.site, &["submit", &path])?;
+    ensure!(refused.contains("the master cannot write to"), "said {refused}");
+    ensure!(refused.contains("optimus_storage"), "no remedy in {refused}");
+    ensure!(fs::read_dir(&closed)?.next().is_none(), "a probe is left");
+    Ok(())
+}
+
 pub(crate) fn trains(world: &mut World) -> Result<()> {
+    storage_is_tried(world)?;
     for file in quickstart_jobs() {
         world.submit(&file)?;
     }
@@ -47,6 +68,10 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         hosts.len()
     };
     ensure!(hosts(&world.jobs["digits-cnn"]) > 1, "the large job is on one host: {tasks:?}");
+    for node in NODES {
+        let shown = world.json(&["node", "show", node])?;
+        ensure!(shown["isolation"]["filter"] == true, "strangers are not kept out: {shown}");
+    }
     // The key came as a credential, and the store tells nothing without it.
     let told = format!("grep --recursive --text --files-with-matches {SECRET} {STATE} || true");
     let told = world.site.host(MASTER).ssh(&told)?;

@@ -278,6 +278,7 @@ impl Host {
         }
         // What is left of the dead systemd's tree would be in the way of the next.
         leftovers::remove_cgroups(&self.cgroup);
+        self.network.unplug(&self.machine);
         Ok(())
     }
 

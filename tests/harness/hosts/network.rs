@@ -65,6 +65,15 @@ impl Network {
         PathBuf::from("/run/netns").join(&self.name)
     }
 
+    /// Removes what is left of a dead host's link. The kernel would too, but in its own time, and
+    /// the host could not be powered on before.
+    pub(crate) fn unplug(&self, machine: &str) {
+        let port = port(machine);
+        let mut delete = ip();
+        delete.args(["-netns", &self.name, "link", "delete", &port]).stderr(Stdio::null());
+        let _absent = delete.status();
+    }
+
     /// Loses these hosts' frames, and no other's: the list replaces the one before.
     pub(crate) fn cut(&self, cuts: &[(&str, Direction)]) -> Result<()> {
         let mut rules = String::from(

@@ -133,8 +133,8 @@ async fn peers_are_held_from_the_start_and_only_ever_added() {
     desire(&mut world, None);
     world.restart(|_| {});
     assert_eq!(known(&world), all(&["10.0.0.1", "10.0.0.2"]), "an older master takes none back");
-    let mut notes = NodeNotes::default();
-    world.agent.tell_ports(&mut notes);
-    assert!(!notes.isolation.filter && notes.isolation.missing[0].contains("filter = \"nft\""));
+    let notes: NodeNotes = world.agent.node_notes();
+    let told = |words: &String| words.contains("filter = \"nft\"");
+    assert!(!notes.isolation.filter && notes.isolation.missing.iter().any(told));
     assert!(notes.addresses.iter().all(|address| !address.is_loopback()));
 }

@@ -167,3 +167,67 @@ async fn guest_tells_the_machines_own_want_of_memory_apart() {
     assert_eq!(world.log(Task::worker(0)), "begun\n");
     assert_eq!(world.pids().len(), 2, "the neighbours live");
 }
+
+#[tokio::test]
+async fn guest_tells_what_systemd_oomd_killed_and_asks_it_to_spare_what_has_a_limit() {
+    let Some(mut world) = limited("guest-9") else { return };
+    world.desire(vec![with_worker(1, SLEEP, 64 * MIB, 1000)]);
+    let pids = world.until_running(3).await;
+    let tree = world.agent.tree.clone().unwrap();
+    let path = |task| tree.task(key(1), task).path().to_owned();
+    let mut value = [0_u8; 8];
+    let read = rustix::fs::getxattr(path(Task::worker(0)), "user.oomd_omit", &mut value[..]);
+    assert_eq!(&value[..read.unwrap()], b"1");
+    // It states no memory, and may take all that there is.
+    let read = rustix::fs::getxattr(path(Task::SCHEDULER), "user.oomd_omit", &mut value[..]);
+    assert!(read.is_err());
+    // As systemd-oomd does it: its mark, and a signal.
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path(Task::worker(0)), "user.oomd_kill", b"1", flags).unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pids[&Task::worker(0)]).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let exit = world.until_exited(1).await[&worker()].clone();
+    assert!(exit.reason.starts_with("killed by systemd-oomd"), "{exit:?}");
+    assert_eq!(world.notes().ends, [], "not by a limit, and not by the kernel");
+}
+
+#[tokio::test]
+async fn guest_moves_to_the_unit_of_tasks_that_comes_up_after_it() {
+    let Some(mut world) = limited("guest-10") else { return };
+    world.desire(vec![with_worker(1, SLEEP, 64 * MIB, 1000)]);
+    let pids = world.until_running(3).await;
+    let tree = world.agent.tree.clone().unwrap();
+    let mount = tree.all().path().parent().unwrap().to_owned();
+    let slice = mount.join("system.slice");
+    let unit = slice.join("optimus-tasks.service");
+    fs::create_dir_all(unit.join("holder")).unwrap();
+    for folder in [&mount, &slice, &unit] {
+        fs::write(folder.join("cgroup.subtree_control"), "+cpu +memory +pids").unwrap();
+    }
+    let told = |world: &World| {
+        world.notes().alerts.iter().any(|alert| alert.contains("outside optimus-tasks.service"))
+    };
+    assert!(!told(&world));
+    world.agent.look_for_unit();
+    assert!(told(&world));
+    // The next life finds the unit at once, and its tasks where they lie.
+    world.restart(|_| {});
+    world.agent.look_for_unit();
+    assert!(told(&world));
+    assert_eq!(world.pids(), pids);
+    world.desire(Vec::new());
+    world.until("all is gone", |world| world.reports().is_empty()).await;
+    world.desire(vec![with_worker(2, SLEEP, 64 * MIB, 1000)]);
+    world.until_running(3).await;
+    let now = world.agent.tree.clone().unwrap().task(key(2), Task::worker(0));
+    assert!(now.path().starts_with(&unit), "{}", now.path().display());
+    assert!(now.is_populated() && !tree.all().path().exists());
+    assert!(!told(&world));
+    assert!(world.notes().isolation.memory);
+    world.desire(Vec::new());
+    world.until("all is gone", |world| world.reports().is_empty()).await;
+    world.agent.tree.clone().unwrap().prune();
+    for folder in [unit.join("holder"), unit, slice] {
+        fs::remove_dir(folder).unwrap();
+    }
+}

@@ -53,7 +53,7 @@ async fn every_task_lies_in_a_group_of_its_own_and_none_in_the_agents() {
     assert!(!seen.contains(&group_of(std::process::id())));
     let isolation = world.notes().isolation;
     assert!(isolation.groups);
-    let enforced = [isolation.cpu, isolation.memory, isolation.pids];
+    let enforced = [isolation.cpu, isolation.memory, isolation.pids, isolation.filter];
     let missing = enforced.iter().filter(|enforced| !**enforced).count();
     assert_eq!(isolation.missing.len(), missing, "{isolation:?}");
     world.desire(Vec::new());
@@ -250,4 +250,19 @@ async fn a_forked_task_is_in_its_group_before_it_runs_anything_and_its_server_in
     world.desire(Vec::new());
     world.until("all is gone", |world| world.reports().is_empty()).await;
     assert_eq!(populated(&world), 0);
+}
+
+#[tokio::test]
+async fn what_helps_a_task_lies_in_the_group_of_helpers_from_its_first_moment() {
+    let world = world("isolated-8");
+    if tree(&world).is_none() {
+        return;
+    }
+    let words = ["/bin/cat", "/proc/self/cgroup"].map(str::to_owned);
+    let user = &world.agent.settings.user;
+    let mut command = crate::task::launcher::helper(user, &words, &BTreeMap::new());
+    let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let found = said.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+    assert!(found.ends_with("/helpers"), "{said}");
+    assert_ne!(found, group_of(std::process::id()));
 }

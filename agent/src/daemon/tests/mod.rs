@@ -7,6 +7,7 @@ mod guest;
 mod isolated;
 mod life;
 mod orders;
+mod outputs;
 mod restart;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -104,3 +104,19 @@ fn odd_names_are_refused_and_plain_unicode_is_taken() {
         assert_eq!(job.faults().is_empty(), taken, "{name:?}");
     }
 }
+
+#[test]
+fn no_text_of_a_job_is_without_a_bound() {
+    let long = "a".repeat(PATH_BYTES_MAX);
+    let fields =
+        |job: &JobSpec| -> Vec<_> { job.faults().into_iter().map(|fault| fault.field).collect() };
+    let mut job = good();
+    job.working_directory = format!("/{long}");
+    assert_eq!(fields(&job), ["working_directory"]);
+    let mut job = good();
+    job.checkpoint = format!("file:///{long}");
+    assert_eq!(fields(&job), ["checkpoint"]);
+    let mut job = good();
+    job.worker.named.insert(long, 1);
+    assert_eq!(fields(&job), ["worker"]);
+}

@@ -10,7 +10,7 @@ use model::client::{Answer, Call, Change, Read, Reply, Request};
 use model::nodes::{
     AuditView, DrainView, EndCause, EndReport, Finding, GpuHealth, GpuNote, GpuTrouble, GpuView,
     HeldReport, Isolation, JobOrders, NodeMore, NodeNotes, NodeOrders, RejectReport, Severity,
-    XidReport,
+    StuckReport, XidReport,
 };
 use model::reason::Schedulability;
 use model::{NodeId, Task, UnixMs};
@@ -121,6 +121,12 @@ fn notes() -> NodeNotes {
         alerts: vec!["an alert".to_owned()],
         certificate_ends: Some(AT),
         addresses: addresses(),
+        stuck: vec![StuckReport {
+            job,
+            generation,
+            task,
+            words: "process 4711 (state D, waits in rpc_wait)".to_owned(),
+        }],
     }
 }
 

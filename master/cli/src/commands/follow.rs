@@ -17,6 +17,8 @@ use crate::tail::{New, added};
 const FOLLOW_POLL: Duration = Duration::from_secs(1);
 /// How far back a follower looks each time: what a task may print in a second without a gap.
 const WINDOW: u32 = 1 << 20;
+/// Lives of a job whose output an agent keeps.
+const LIVES_KEPT: u64 = 5;
 /// Events fetched at once; fewer came means all came.
 const EVENTS_AT_ONCE: u32 = 1000;
 
@@ -137,7 +139,6 @@ async fn step(
     log: Log,
     bytes_max: u32,
 ) -> Result<(), Failure> {
-    let window = usize::try_from(WINDOW).unwrap_or(usize::MAX);
     match last {
         None => {
             let first = usize::try_from(bytes_max).unwrap_or(usize::MAX);
@@ -145,10 +146,11 @@ async fn step(
             print(context, args, log.generation, &log.text[start..])?;
         }
         Some(before) if before.generation == log.generation => {
-            if let New::Gap(_) = added(&before.text, &log.text, window) {
+            let new = added(&before.text, &log.text);
+            if let New::Gap(_) = new {
                 context.output.talk("some output came too fast and was skipped");
             }
-            let (New::Added(bytes) | New::Gap(bytes)) = added(&before.text, &log.text, window);
+            let (New::Added(bytes) | New::Gap(bytes)) = new;
             if !bytes.is_empty() {
                 print(context, args, log.generation, bytes)?;
             }
@@ -157,9 +159,16 @@ async fn step(
             // The end of the old life, which may have come after the last look. It may be gone
             // by now, and then was seen as far as it ever can be.
             if let Ok(rest) = fetch(context, args, Some(before.generation), WINDOW, false).await {
-                let (New::Added(bytes) | New::Gap(bytes)) = added(&before.text, &rest.text, window);
+                let (New::Added(bytes) | New::Gap(bytes)) = added(&before.text, &rest.text);
                 if !bytes.is_empty() {
                     print(context, args, before.generation, bytes)?;
+                }
+            }
+            // Lives so short that they fell between two looks, as far as they are kept.
+            let first = log.generation.saturating_sub(LIVES_KEPT).max(before.generation);
+            for between in first + 1..log.generation {
+                if let Ok(short) = fetch(context, args, Some(between), WINDOW, false).await {
+                    print(context, args, between, &short.text)?;
                 }
             }
             let generation = Generation(log.generation);

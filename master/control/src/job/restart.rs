@@ -6,7 +6,7 @@ use model::view::FaultView;
 use model::{Generation, JobId, NodeId, OnDisconnect, Task};
 
 use crate::job::epochs::ended_by_epochs;
-use crate::job::phase::{JobEvent, Life, Next, Phase};
+use crate::job::phase::{Goal, JobEvent, Life, Next, Phase};
 use crate::job::{HISTORY_MAX, push_bounded};
 use crate::ports::says_port_busy;
 use crate::record::Wish;
@@ -23,6 +23,13 @@ pub(crate) enum Blame {
 
 /// The exit code of the training package for a damaged part of a checkpoint.
 const EXIT_DAMAGED: i32 = 3;
+/// How an exit says that its agent, and not the job, is why a process is not there.
+const AGENTS_OWN: [&str; 4] = [
+    "launch was interrupted by an agent restart",
+    "not held by this agent",
+    "a newer generation is held by this agent",
+    "the generation is being stopped",
+];
 /// Ports that may be found busy in a row before it counts as a fault.
 const PORT_RETRIES: u32 = 3;
 
@@ -66,7 +73,11 @@ impl Control {
             } else if server == Some(true) {
                 self.note_exit_rejected(node, report, exit);
                 Blame::Node
-            } else if exit.ordered || silent || model::agent::says_storage_away(&exit.reason) {
+            } else if exit.ordered
+                || silent
+                || AGENTS_OWN.contains(&exit.reason.as_str())
+                || model::agent::says_storage_away(&exit.reason)
+            {
                 Blame::Node
             } else {
                 Blame::Job
@@ -301,6 +312,41 @@ impl Control {
         for task in here {
             self.on_task_gone(id, generation, task);
         }
+    }
+
+    /// A cancel that would wait for a checkpoint which cannot come: a node of the job is DOWN.
+    pub(crate) fn cancel_unheard(&mut self, id: JobId) {
+        let grace_ms = self.settings.stop_grace_ms;
+        let job = self.job(id);
+        let wished = job.record.wish == Some(Wish::Cancel);
+        let life = match job.phase() {
+            Phase::Checkpointing { life, goal: Goal::Leave(Next::Cancel { .. }), .. } => life,
+            Phase::Starting { life }
+            | Phase::Running { life, .. }
+            | Phase::Checkpointing { life, .. }
+                if wished =>
+            {
+                life
+            }
+            Phase::Queued { .. }
+            | Phase::Starting { .. }
+            | Phase::Running { .. }
+            | Phase::Checkpointing { .. }
+            | Phase::Stopping { .. }
+            | Phase::Paused { .. }
+            | Phase::Completed { .. }
+            | Phase::Failed { .. }
+            | Phase::Cancelled { .. } => return,
+        };
+        let is_down = |node: &NodeId| {
+            let reach = self.nodes.get(node).map(|node| node.reach);
+            matches!(reach, Some(Reachability::Down | Reachability::Gone))
+        };
+        let mut nodes = life.placement.0.iter().map(|share| &share.node);
+        let Some(down) = nodes.find(|node| is_down(node)) else { return };
+        let note = format!("cancelled; no last checkpoint: {down} does not answer");
+        self.job_mut(id).record.wish = None;
+        self.stop(id, Next::Cancel { note }, grace_ms);
     }
 
     /// An operator's cancel that waits for nothing.

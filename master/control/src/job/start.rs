@@ -9,9 +9,16 @@ use crate::ports::Holder;
 use crate::record::CheckpointRecord;
 use crate::step::Control;
 
+fn no_port(host: &str, (first, last): (u16, u16)) -> String {
+    format!("every root port from {first} to {last} of {host} is held: widen limits.root_ports")
+}
+
 impl Control {
     /// Starts a job that holds a place, if the place is free now. It stays reserved if not.
     pub(crate) fn try_start(&mut self, id: JobId) {
+        if self.is_superseded() {
+            return;
+        }
         let Phase::Queued { wait: Wait::Room(place), .. } = self.job(id).phase() else { return };
         let place = place.clone();
         let missing = place.placement.0.iter().find_map(|share| self.takes_nothing(&share.node));
@@ -19,13 +26,22 @@ impl Control {
             self.lose_place(id, format!("its place was lost: {missing}"));
             return;
         }
-        if self.fits_now(id, &place.placement).is_err() {
+        if self.fits_now(id, &place.placement).is_err() || self.lacks_port(&place).is_some() {
             return;
         }
         match self.life(id, &place) {
             Ok(life) => self.begin(id, life, &place),
             Err(reason) => self.lose_place(id, reason),
         }
+    }
+
+    /// In words, that a place's PS scheduler would have no port now. Another round would give the
+    /// same place again, so it is kept until a port is free.
+    pub(crate) fn lacks_port(&self, place: &Move) -> Option<String> {
+        let node = self.nodes.get(place.placement.scheduler_node()?)?;
+        let (host, range) = (&node.record.task_address, self.settings.root_ports);
+        let full = self.ports.get(host).is_some_and(|ports| ports.is_full(range));
+        full.then(|| no_port(host, range))
     }
 
     /// Gives a reserved place back; the next round decides anew.
@@ -45,12 +61,9 @@ impl Control {
         let generation = self.job(id).next_generation();
         let host = self.nodes.get(&root).map(|node| node.record.task_address.clone());
         let host = host.ok_or_else(|| format!("{root} is not known"))?;
-        let root_port = self.take_port(&host, id, generation, &root).ok_or_else(|| {
-            let (first, last) = self.settings.root_ports;
-            format!(
-                "every root port from {first} to {last} of {host} is held: raise limits.root_ports"
-            )
-        })?;
+        let range = self.settings.root_ports;
+        let root_port = self.take_port(&host, id, generation, &root);
+        let root_port = root_port.ok_or_else(|| no_port(&host, range))?;
         let job = self.job(id);
         let resume = job.newest_checkpoint();
         Ok(Life {

@@ -156,7 +156,13 @@ impl Control {
             return accepted(id, format!("{DRY_RUN}; it is {}", state.name()));
         }
         self.told(asked, None, Some(id), &format!("opened {id}, which was {}", state.name()));
-        let Some(node) = self.nodes.get_mut(id) else { return accepted(id, "") };
+        self.open(id);
+        accepted(id, "it takes tasks again")
+    }
+
+    /// Lets a closed node take tasks again.
+    pub(super) fn open(&mut self, id: &NodeId) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
         node.ops = None;
         node.rejects.clear();
         self.closed.remove(id);
@@ -165,7 +171,6 @@ impl Control {
         self.out.deleted.push(Key::NodeOps(id.clone()));
         self.out.room_freed = true;
         self.ask_round("a node was opened");
-        accepted(id, "it takes tasks again")
     }
 
     /// An operator's word that a node is dead.

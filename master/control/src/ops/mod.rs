@@ -5,6 +5,8 @@ mod change;
 mod down_cap;
 pub(crate) mod drain;
 mod rejects;
+mod stuck;
+mod superseded;
 
 pub(crate) use rejects::Rejects;
 

@@ -138,3 +138,38 @@ fn a_start_that_goes_well_ends_the_count() {
     }
     assert_eq!(world.state(&n(1)), Schedulability::Open);
 }
+
+#[test]
+fn an_alert_of_a_server_is_told_once_and_to_the_jobs_that_it_names() {
+    let mut world = World::new(1, 8);
+    let id = world.running(long(), Shape::new(1, 1));
+    let other = world.running(JobSpec { name: "other".to_owned(), ..long() }, Shape::new(1, 1));
+    let events = |world: &World, job| {
+        let read = Read::Events { job, after: 0, limit: 1000 };
+        let Ok(Answer::Events(events)) = world.read(&read) else { panic!("no events") };
+        events.into_iter().filter(|event| event.kind == "alert").map(|event| event.text)
+    };
+    for lost in 1..=3 {
+        let alerts = vec![
+            format!("worker0 of {id}-g2 printed faster than its log holds: {lost} MiB were gone"),
+            format!("the ledger cannot be written: try {lost}\u{1b}"),
+        ];
+        world.node_notes(&n(1), NodeNotes { alerts, ..NodeNotes::default() });
+    }
+    let told: Vec<String> = events(&world, Some(id)).collect();
+    assert_eq!(
+        told,
+        [format!(
+            "n1: worker0 of {id}-g2 printed faster than its log holds: 1 MiB \
+                               were gone"
+        )]
+    );
+    assert_eq!(events(&world, Some(other)).count(), 0);
+    let told: Vec<String> = events(&world, None).collect();
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[1], "n1: the ledger cannot be written: try 1 ");
+    world.run(16 * 60);
+    let alerts = vec!["the ledger cannot be written: try 9".to_owned()];
+    world.node_notes(&n(1), NodeNotes { alerts, ..NodeNotes::default() });
+    assert_eq!(events(&world, None).count(), 3, "that it still holds is told now and then");
+}
