@@ -97,7 +97,7 @@ impl Master {
         let options = ConnectOptions::new("test");
         let mut tries = 0;
         loop {
-            match net::connect(self.address, &credentials, &options).await {
+            match Box::pin(net::connect(self.address, &credentials, &options)).await {
                 Ok(session) => return session,
                 Err(error) => {
                     tries += 1;

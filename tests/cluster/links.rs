@@ -18,9 +18,9 @@ use crate::common::{
     wait_steps,
 };
 
-/// Nodes are judged within seconds.
+/// What follows the table of jobs of a quick cluster.
 const HASTY: &str = "checkpoint_timeout = \"5s\"\n[nodes]\nsuspect = \"2s\"\ndown = \"6s\"\n\
-                     start_grace = \"3s\"\ndown_share_max = 1.0\n[limits]\njobs_finished_kept = 1\n";
+                     start_grace = \"3s\"\ndown_share_max = 1.0\n";
 
 /// A job of one server and one worker, which ends by a cancel only.
 pub(crate) fn endless(cluster: &Cluster, name: &str, rule: &'static str) -> JobFile {
@@ -35,10 +35,10 @@ pub(crate) fn endless(cluster: &Cluster, name: &str, rule: &'static str) -> JobF
     file
 }
 
-/// The master's settings of a quick cluster; [`HASTY`] ends them.
+/// A quick cluster that judges its nodes within seconds.
 pub(crate) fn hasty(cpus: &[f64]) -> ClusterOptions {
     let mut options = ClusterOptions::quick(cpus);
-    options.master_toml.push_str(HASTY.split("[limits]").next().unwrap_or_default());
+    options.master_toml.push_str(HASTY);
     options
 }
 
@@ -166,12 +166,10 @@ fn each_job_chooses_what_becomes_of_it_on_a_silent_node() -> Result<()> {
 
 #[test]
 fn what_a_node_holds_of_a_job_that_nobody_remembers_is_stopped() -> Result<()> {
-    let mut options = ClusterOptions::quick(&[0.6]);
-    options.master_toml.push_str(HASTY);
-    let mut cluster = Cluster::prepare(&options)?;
+    let mut cluster = Cluster::prepare(&hasty(&[0.6]))?;
     // The harness writes the table of limits itself.
     let path = cluster.folder.join("master.toml");
-    let text = fs::read_to_string(&path)?.replacen("[limits]\njobs_finished_kept = 1\n", "", 1);
+    let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("[limits]\n", "[limits]\njobs_finished_kept = 1\n"))?;
     let link = link(&cluster, "n1")?;
     cluster.launch(1)?;
@@ -286,7 +284,7 @@ fn a_master_that_wakes_up_after_another_took_its_place_starts_nothing() -> Resul
     cluster.wait_no_task()
 }
 
-/// For other stories of nodes that are gone for a while.
+/// Waits until a job that was cancelled has left STOPPING.
 pub(crate) fn wait_gone(cluster: &Cluster, job: &str) -> Result<()> {
     wait_phase(cluster, job, "CANCELLED", MINUTE).map(drop)
 }

@@ -176,6 +176,8 @@ fn an_old_snapshot_is_obeyed_and_what_it_does_not_know_is_stopped() {
     let id = world.running(long(OnDisconnect::Keep), Shape::new(1, 4));
     world.until(60, "a checkpoint", |world| !world.detail(id).checkpoints.is_empty());
     let snapshot = world.store.clone();
+    // Storage keeps what the copy may start from.
+    let (saved, published) = (world.saved.clone(), world.published.clone());
     // The master that is lost later starts many times since, and the job moves twice.
     for shape in [Shape::new(1, 2), Shape::new(1, 3)] {
         world.restart_master();
@@ -187,12 +189,11 @@ fn an_old_snapshot_is_obeyed_and_what_it_does_not_know_is_stopped() {
     }
     let later = world.submit(long(OnDisconnect::Keep));
     world.until(60, "another one", |world| world.alive(later) > 0);
-    // Checkpoints of before are kept as long as anyone may start from them.
-    let kept = world.published.clone();
     world.store = snapshot;
     let unix = super::clocks(world.now).unix;
     promote(&mut world, unix);
-    world.published.extend(kept);
+    world.saved.extend(saved);
+    world.published.extend(published);
     // Numbers of generations come again: what trained under them is none of the new ones' matter.
     world.run(1);
     world.trainings.clear();
