@@ -18,6 +18,7 @@ pub mod options;
 pub mod reason;
 pub mod resources;
 pub mod shape;
+pub mod text;
 pub mod time;
 pub mod units;
 pub mod view;
