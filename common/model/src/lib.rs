@@ -22,6 +22,7 @@ pub mod text;
 pub mod time;
 pub mod units;
 pub mod view;
+pub mod weight;
 
 pub use ids::{
     BootId, CheckpointId, Generation, Incarnation, InvalidName, JobId, NodeId, Revision, RoundId,
