@@ -123,7 +123,8 @@ fn any_order(folder: &std::path::Path, seed: u64) {
             }
             5 => run.watch_disk(),
             _ => {
-                let size = usize::try_from(draw(if draw(9) == 0 { 300_000 } else { 3_000 }));
+                let most = if draw(9) == 0 { 300_000 } else { 3_000 };
+                let size = usize::try_from(draw(most));
                 let value = vec![b'x'; size.unwrap()];
                 let (key, last) = (format!("{:02}", draw(20)).into_bytes(), b"last".to_vec());
                 let text = number.to_string().into_bytes();

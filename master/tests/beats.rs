@@ -2,7 +2,6 @@
 //! the others are heard all the same.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests may panic as tests do")]
-#![expect(clippy::wildcard_enum_match_arm, reason = "any other answer fails the test")]
 #![expect(clippy::print_stdout, reason = "figures for whoever runs it")]
 
 use std::path::{Path, PathBuf};

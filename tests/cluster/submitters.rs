@@ -43,16 +43,15 @@ fn cluster() -> Result<Option<Cluster>> {
     let mut options = ClusterOptions::quick(&[4.0]);
     options.agent_toml += "task_user_from = \"submitter\"\n";
     let mut cluster = Cluster::prepare(&options)?;
-    let (mut users, mut groups) =
-        (fs::read_to_string("/etc/passwd")?, fs::read_to_string("/etc/group")?);
-    for (name, id) in [ADA, BOB, LOW, TOOR] {
-        let home = cluster.folder.join("home").join(name).display().to_string();
-        users.push_str(&format!("{name}:x:{id}:{id}::{home}:/bin/sh\n"));
-        groups.push_str(&format!("{name}:x:{id}:\n"));
-    }
-    groups.push_str(&format!("opteam:x:{TEAM}:{},{}\n", ADA.0, BOB.0));
-    fs::write(cluster.folder.join("passwd"), users)?;
-    fs::write(cluster.folder.join("group"), groups)?;
+    let people = [ADA, BOB, LOW, TOOR];
+    let home = cluster.folder.join("home").display().to_string();
+    let mut users = vec![fs::read_to_string("/etc/passwd")?];
+    users.extend(people.map(|(name, id)| format!("{name}:x:{id}:{id}::{home}/{name}:/bin/sh\n")));
+    let mut groups = vec![fs::read_to_string("/etc/group")?];
+    groups.extend(people.map(|(name, id)| format!("{name}:x:{id}:\n")));
+    groups.push(format!("opteam:x:{TEAM}:{},{}\n", ADA.0, BOB.0));
+    fs::write(cluster.folder.join("passwd"), users.concat())?;
+    fs::write(cluster.folder.join("group"), groups.concat())?;
     let script = "mount --bind \"$1/passwd\" /etc/passwd && mount --bind \"$1/group\" /etc/group \
                   && shift && exec \"$@\"";
     let folder = cluster.folder.display().to_string();
@@ -75,6 +74,10 @@ fn cluster() -> Result<Option<Cluster>> {
         fs::write(folder.join("secret"), "not yours\n")?;
         give(&folder.join("secret"), other.1, other.1, 0o600)?;
     }
+    // Bob has none, as many have none on a server.
+    let home = cluster.folder.join("home").join(ADA.0);
+    fs::create_dir_all(&home)?;
+    give(&home, ADA.1, ADA.1, 0o700)?;
     let shared = cluster.folder.join("shared");
     fs::create_dir(&shared)?;
     give(&shared, 0, TEAM, 0o2770)?;
@@ -89,7 +92,7 @@ fn job(cluster: &Cluster, name: &str, folder: &str, checkpoints: &Path) -> JobFi
     file.arguments = ["--step-ms", "30"].map(str::to_owned).to_vec();
     file.finish = Finish::Epochs(4000);
     file.epochs_max = 5000;
-    file.checkpoint_interval = "2s".to_owned();
+    file.checkpoint_interval = "5s".to_owned();
     file.workers = (1, 1);
     file.servers = (1, 1);
     let probe = cluster.environment.scripts.join("linear_probe.py").display().to_string();
@@ -98,7 +101,7 @@ fn job(cluster: &Cluster, name: &str, folder: &str, checkpoints: &Path) -> JobFi
     file
 }
 
-fn submit(cluster: &Cluster, person: &Person, file: &JobFile) -> Result<String> {
+fn submit(cluster: &Cluster, person: &Person<'_>, file: &JobFile) -> Result<String> {
     let path = cluster.folder.join(format!("{}.toml", file.name));
     fs::write(&path, file.text(&cluster.environment))?;
     let answer = person.json(&["submit", &path.display().to_string()])?;
@@ -129,6 +132,9 @@ fn a_job_has_the_rights_of_who_submitted_it_and_no_other() -> Result<()> {
             said["groups"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
         ensure!(groups.contains(&u64::from(TEAM)) && !groups.contains(&0), "{said}");
         ensure!(said["user"] == name && said["logname"] == name, "{said}");
+        let home = said["home"].as_str().unwrap_or_default();
+        let own = cluster.folder.join("home").join(name).display().to_string();
+        ensure!(if name == ADA.0 { home == own } else { home.ends_with("/tmp") }, "{said}");
         ensure!(said["own"] == "done" && said["team"] == "done", "{said}");
         ensure!(said["other"] == "Permission denied", "{said}");
         ensure!(said["oom_score_adj"] == "0", "{said}");

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use harness::Binaries;
 use harness::binaries::checkout;
 use harness::hosts::Site;
 use harness::process::talk;
 use harness::wait::Clock;
-use harness::{Binaries, cluster};
 use serde_json::{Value, json};
 
 pub(crate) const MASTER: &str = "master";

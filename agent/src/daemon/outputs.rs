@@ -43,7 +43,9 @@ impl Agent {
             let mut looks = Looks::new();
             for ((key, task), before) in tasks.into_iter().zip(seen) {
                 match logs.look(key, task, before) {
-                    Ok(seen) => drop(looks.insert((key, task), seen)),
+                    Ok(seen) => {
+                        looks.insert((key, task), seen);
+                    }
                     Err(error) => {
                         tracing::warn!(%key, %task, %error, "cannot bound the output of a task");
                     }
@@ -138,9 +140,10 @@ fn named((key, task, _): (Key, Task, Seen)) -> String {
 }
 
 fn listed(names: &[String]) -> String {
-    let mut words = names[..names.len().min(NAMED_MAX)].join(", ");
-    if NAMED_MAX < names.len() {
-        words.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
+    match names.split_at_checked(NAMED_MAX) {
+        Some((first, more)) if !more.is_empty() => {
+            format!("{} and {} more", first.join(", "), more.len())
+        }
+        Some(_) | None => names.join(", "),
     }
-    words
 }

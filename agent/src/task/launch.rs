@@ -16,6 +16,8 @@ use crate::task::forkserver::{Forked, Handle};
 use crate::task::process::{self, Prepared, Refused, Started, Waiter};
 
 /// How long a process that was only half forked may take to be gone.
+const NO_GROUP: &str =
+    "cannot start: no control group; systemctl start optimus-tasks where it was stopped";
 const CLEAR_LIMIT: Duration = Duration::from_secs(3);
 const CLEAR_EVERY: Duration = Duration::from_millis(10);
 
@@ -100,7 +102,7 @@ impl Starter {
         let limits = task.limits;
         blocking(move || {
             tree.make(&group, &limits).map_err(|error| {
-                let refused = Refused::by("cannot start: no control group", &error);
+                let refused = Refused::by(NO_GROUP, &error);
                 Refused { server: true, ..refused }
             })
         })

@@ -79,7 +79,7 @@ pub struct AgentConfig {
     pub stop_grace: DurationMs,
     /// After this time without contact, tasks with `on_disconnect` stop or replace are ended.
     pub disconnect_stop: DurationMs,
-    /// Output kept for each task: one file of this size and one older.
+    /// The end of each task's output that is kept: so much, and up to half as much again.
     pub log_bytes_max: String,
     /// Parts of checkpoints that this node keeps to store and to read again, all jobs together.
     pub spool_bytes_max: String,

@@ -164,7 +164,8 @@ fn read_ca_key(path: &Path) -> Result<KeyPair, PkiError> {
 /// Where the files do not read, do not belong together, or the CA has expired.
 pub fn load_ca(folder: &Path, now: SystemTime) -> Result<Ca, PkiError> {
     let (path, key_path) = (folder.join("ca.pem"), folder.join("ca.key"));
-    let remedy = "make it with optimus cert init, or name its folder";
+    let remedy = "name the folder of the cluster's CA with --dir; optimus cert init makes a new CA, \
+                  once for a cluster";
     let pem = files::read(&path, remedy)?;
     let der = CertificateDer::from_pem_slice(&pem).map_err(|_| PkiError::NotPem {
         path: path.clone(),

@@ -8,7 +8,7 @@ use harness::cluster::rows;
 use harness::hosts::TASK_UID;
 use harness::wait;
 
-use crate::rollout::MASTER;
+use crate::rollout::{MASTER, NODES};
 use crate::world::{MINUTE, SECRET, World, extra_job, quickstart_jobs};
 
 /// What the master stores.
@@ -68,6 +68,10 @@ pub(crate) fn trains(world: &mut World) -> Result<()> {
         hosts.len()
     };
     ensure!(hosts(&world.jobs["digits-cnn"]) > 1, "the large job is on one host: {tasks:?}");
+    for node in NODES {
+        let shown = world.json(&["node", "show", node])?;
+        ensure!(shown["isolation"]["filter"] == true, "strangers are not kept out: {shown}");
+    }
     // The key came as a credential, and the store tells nothing without it.
     let told = format!("grep --recursive --text --files-with-matches {SECRET} {STATE} || true");
     let told = world.site.host(MASTER).ssh(&told)?;

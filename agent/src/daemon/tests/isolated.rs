@@ -53,7 +53,7 @@ async fn every_task_lies_in_a_group_of_its_own_and_none_in_the_agents() {
     assert!(!seen.contains(&group_of(std::process::id())));
     let isolation = world.notes().isolation;
     assert!(isolation.groups);
-    let enforced = [isolation.cpu, isolation.memory, isolation.pids];
+    let enforced = [isolation.cpu, isolation.memory, isolation.pids, isolation.filter];
     let missing = enforced.iter().filter(|enforced| !**enforced).count();
     assert_eq!(isolation.missing.len(), missing, "{isolation:?}");
     world.desire(Vec::new());

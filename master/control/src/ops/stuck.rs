@@ -58,7 +58,7 @@ impl Control {
             let words = plain(&report.words);
             if node.stuck.insert(key, words.clone()).is_none() {
                 let (job, generation, task) = key;
-                first = first.or(Some(format!("{task} of {job} {generation}, {words}")));
+                first = first.or_else(|| Some(format!("{task} of {job} {generation}, {words}")));
             }
         }
         // An operator who opens it again is not overruled until another one is stuck.
