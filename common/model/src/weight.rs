@@ -97,6 +97,7 @@ pub fn of_warm(warm: &Warm) -> usize {
         + pairs(warm.environment.iter())
 }
 
+/// Of all that is told beside the desired set.
 #[must_use]
 pub fn of_extras(extras: &Extras) -> usize {
     let jobs: usize = extras.jobs.iter().map(of_job_extras).sum();
@@ -113,6 +114,7 @@ pub const fn of_addresses(addresses: &[IpAddr]) -> usize {
     addresses.len() * ADDRESS
 }
 
+/// Of what is told of the server itself.
 #[must_use]
 pub fn of_orders(orders: &NodeOrders) -> usize {
     let jobs: usize = orders.jobs.iter().map(of_job_orders).sum();
