@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::certificates::Certificates;
 use crate::clock;
 use crate::config::Settings;
+use crate::cut;
 use crate::daemon::Event;
 
 const BACKOFF_MS_MIN: u64 = 250;
@@ -180,7 +181,8 @@ impl Link {
         self.events.send(Event::Introduce(ask)).await.ok()?;
         let (introduction, rates, notes, mut node) = introduction.await.ok()?;
         self.certificates.tell(&mut node);
-        if let Err(error) = writer.send(&FromAgent::Introduction(introduction)).await {
+        let introduction = FromAgent::Introduction(introduction);
+        if let Err(error) = cut::send(&mut writer, introduction).await {
             return Some(error.to_string());
         }
         let mut told = Told { protocol, rates: Vec::new(), notes: None, node: None };
@@ -228,7 +230,7 @@ impl Link {
                     }
                     heartbeat.sequence = sequence;
                     sequence += 1;
-                    if let Err(error) = beat(&mut writer, heartbeat).await {
+                    if let Err(error) = cut::send(&mut writer, FromAgent::Heartbeat(heartbeat)).await {
                         return Some(error.to_string());
                     }
                 }
@@ -250,17 +252,6 @@ impl Link {
             connection.close(Close::Protocol, &format!("{}: {error}", self.node));
         }
         error.to_string()
-    }
-}
-
-async fn beat(writer: &mut net::FrameWriter, heartbeat: Heartbeat) -> Result<(), FrameError> {
-    match writer.send(&FromAgent::Heartbeat(heartbeat)).await {
-        // The stream is still good, and the next one may fit.
-        Err(error @ FrameError::TooLong { .. }) => {
-            tracing::error!(%error, "a heartbeat was not sent");
-            Ok(())
-        }
-        other => other,
     }
 }
 
@@ -286,18 +277,18 @@ impl Told {
         if rates != self.rates {
             self.rates = rates;
             if self.protocol >= PROTOCOL_OF_RATES && !self.rates.is_empty() {
-                writer.send(&FromAgent::Rates(self.rates.clone())).await?;
+                cut::send(writer, FromAgent::Rates(self.rates.clone())).await?;
             }
         }
         if self.notes.as_ref() != Some(&notes) {
             if self.protocol >= PROTOCOL_OF_NOTES {
-                writer.send(&FromAgent::Notes(notes.clone())).await?;
+                cut::send(writer, FromAgent::Notes(notes.clone())).await?;
             }
             self.notes = Some(notes);
         }
         if self.node.as_ref() != Some(&node) {
             if self.protocol >= PROTOCOL_OF_NODES {
-                writer.send(&FromAgent::Node(node.clone())).await?;
+                cut::send(writer, FromAgent::Node(node.clone())).await?;
             }
             self.node = Some(node);
         }

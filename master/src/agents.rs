@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::event::SessionId;
 use model::NodeId;
 use model::agent::{Desired, FromAgent, ToAgent};
-use model::client::{ErrorKind, Refusal, Reply};
+use model::client::{ErrorKind, Refusal, Reply, STOPPING};
 use model::nodes::{NodeOrders, PROTOCOL_OF_NODES};
 use model::notes::{Extras, PROTOCOL_OF_NOTES};
 use net::{Close, Connection, FrameError, FrameReader, FrameWriter, Session};
@@ -33,6 +33,8 @@ enum End {
     /// The peer broke a rule and is told so.
     Protocol(String),
     Deadline(String),
+    /// The master ends.
+    Stopping,
 }
 
 /// Serves an agent until its connection ends.
@@ -80,7 +82,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId) {
     let introduction = Box::new(introduction);
     let connected = Input::Connected { session: id, handle, introduction };
     if door.inputs.send(connected).await.is_err() {
-        return;
+        return connection.close(Close::Shutdown, STOPPING);
     }
     let ended = tokio::select! {
         ended = hear(&door, &node, id, &mut reader) => ended,
@@ -105,6 +107,8 @@ fn end(door: &Door, connection: &Connection, node: &NodeId, id: SessionId, ended
             tracing::warn!(%node, session, words, "closed an agent's session");
             connection.close(Close::Deadline, &words);
         }
+        // Of one that was given up before, the words of that have gone out already.
+        End::Stopping => connection.close(Close::Shutdown, STOPPING),
     }
 }
 
@@ -132,7 +136,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 rate.wait(door.clock).await;
                 let input = Input::Rates { node: node.clone(), session: id, rates };
                 if door.inputs.send(input).await.is_err() {
-                    return End::Lost("the master is stopping".to_owned());
+                    return End::Stopping;
                 }
                 continue;
             }
@@ -141,7 +145,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 let notes = Box::new(notes);
                 let input = Input::Notes { node: node.clone(), session: id, notes };
                 if door.inputs.send(input).await.is_err() {
-                    return End::Lost("the master is stopping".to_owned());
+                    return End::Stopping;
                 }
                 continue;
             }
@@ -150,7 +154,7 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
                 let notes = Box::new(notes);
                 let input = Input::NodeNotes { node: node.clone(), session: id, notes };
                 if door.inputs.send(input).await.is_err() {
-                    return End::Lost("the master is stopping".to_owned());
+                    return End::Stopping;
                 }
                 continue;
             }
@@ -171,10 +175,26 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
         }
         let input = Input::Heartbeat { node: node.clone(), session: id, heartbeat };
         if door.inputs.send(input).await.is_err() {
-            return End::Lost("the master is stopping".to_owned());
+            return End::Stopping;
         }
     }
 }
+
+/// The state machine cuts its messages to what fits. Should one be too long all the same, the agent
+/// does without it, as it goes on with what it obeyed last: a session that is ended for it would be
+/// ended for it again and again.
+async fn send(writer: &mut FrameWriter, message: &ToAgent) -> Result<(), FrameError> {
+    match writer.send(message).await {
+        Err(error @ FrameError::TooLong { .. }) => {
+            tracing::error!(%error, "a message to an agent is not sent");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// What the state machine takes for the longest message fits a frame.
+const _: () = assert!(control::TOLD_BYTES_MAX < net::FRAME_BYTES_MAX);
 
 /// Sends the newest desired set whenever there is one.
 async fn tell(
@@ -184,19 +204,19 @@ async fn tell(
     protocol: u16,
 ) -> End {
     loop {
-        // The sender is dropped where the state machine gave the session up.
+        // The sender is dropped where the session was given up, and where the master ends.
         if desired.changed().await.is_err() {
-            return End::Lost("the session was given up".to_owned());
+            return End::Stopping;
         }
         let Some((newest, extras, orders)) = desired.borrow_and_update().clone() else { continue };
         let sent = async {
             if protocol >= PROTOCOL_OF_NOTES {
-                writer.send(&ToAgent::Extras(extras)).await?;
+                send(&mut writer, &ToAgent::Extras(extras)).await?;
             }
             if protocol >= PROTOCOL_OF_NODES {
-                writer.send(&ToAgent::Orders(orders)).await?;
+                send(&mut writer, &ToAgent::Orders(orders)).await?;
             }
-            writer.send(&ToAgent::Desired(newest)).await
+            send(&mut writer, &ToAgent::Desired(newest)).await
         };
         let delivered = tokio::time::timeout(DELIVERY, sent).await;
         match delivered {

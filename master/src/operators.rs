@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::asked;
 use crate::door::{ChangeRequest, Counters, Door, Input, LogRoute, Query};
 use crate::rate::Rate;
-use crate::{certificates, remote, shared};
+use crate::{certificates, pieces, remote, shared};
 
 /// For a request to come whole, and for a piece of its answer to be taken.
 const TRANSFER: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// Serves an operator until the connection ends.
 pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Rank) {
-    let Session { connection, writer: _writer, mut reader, software, .. } = session;
+    let Session { connection, writer: _writer, mut reader, software, protocol, .. } = session;
     let (user, address) = (connection.identity().name.clone(), connection.remote_address());
     tracing::debug!(user, %rank, session = id.0, %address, software, "an operator connected");
     let share = door.shares.of(&user);
@@ -72,7 +72,7 @@ pub(crate) async fn serve(door: Door, session: Session, id: SessionId, rank: Ran
         let (asker, share) = (Arc::clone(&asker), Arc::clone(&share));
         tokio::spawn(async move {
             let _own = share.acquire().await;
-            answer(&door, &connection, &asker, writer, reader).await;
+            answer(&door, &connection, &asker, (writer, reader), protocol).await;
             drop(permit);
         });
     }
@@ -109,8 +109,8 @@ async fn answer(
     door: &Door,
     connection: &Connection,
     asker: &Asker,
-    mut writer: FrameWriter,
-    mut reader: FrameReader,
+    (mut writer, mut reader): (FrameWriter, FrameReader),
+    protocol: u16,
 ) {
     let Ok(_open) = door.requests.acquire().await else { return };
     let request = match tokio::time::timeout(TRANSFER, reader.receive::<Request>()).await {
@@ -152,7 +152,7 @@ async fn answer(
             noted(door, line, reply).await
         }
     };
-    told(send(&mut writer, reply).await);
+    told(send_any(&mut writer, reply, protocol).await);
 }
 
 fn told(sent: Result<(), FrameError>) {
@@ -249,18 +249,19 @@ async fn malformed(
     connection.close(Close::Protocol, &words);
 }
 
+/// Sends an answer of any length and ends the stream.
+async fn send_any(writer: &mut FrameWriter, reply: Reply, protocol: u16) -> Result<(), FrameError> {
+    let sent = async {
+        pieces::send(writer, &reply, protocol).await?;
+        writer.finished().await
+    };
+    tokio::time::timeout(TRANSFER, sent).await.unwrap_or(Err(FrameError::Abandoned))
+}
+
 /// Sends the only or the last frame of an answer and ends the stream.
 async fn send(writer: &mut FrameWriter, reply: Reply) -> Result<(), FrameError> {
     let sent = async {
-        match writer.send(&reply).await {
-            Err(FrameError::TooLong { bytes, limit }) => {
-                let words = format!("the answer has {bytes} bytes, {limit} can be sent");
-                let hint = "ask for less: fewer events, or one job";
-                let refusal: Reply = Err(Refusal::new(ErrorKind::Invalid, words, hint));
-                writer.send(&refusal).await?;
-            }
-            other => other?,
-        }
+        writer.send(&reply).await?;
         writer.finished().await
     };
     // The connection's own idle timeout ends a peer that takes nothing at all.

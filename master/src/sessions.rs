@@ -57,3 +57,7 @@ mod tests;
 #[cfg(test)]
 #[path = "certificates_tests.rs"]
 mod certificates_tests;
+
+#[cfg(test)]
+#[path = "pieces_tests.rs"]
+mod pieces_tests;

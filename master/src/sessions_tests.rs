@@ -99,8 +99,10 @@ impl World {
         tokio::spawn(async move {
             while let Some(query) = queries.recv().await {
                 match query {
-                    Query::Read { reply, .. } => {
-                        reply.send(Ok(Answer::Jobs(Vec::new()))).unwrap();
+                    Query::Read { read, reply, .. } => {
+                        let long = matches!(*read, Read::Events { .. });
+                        let answer = if long { pieces_tests::long() } else { Answer::Jobs(vec![]) };
+                        reply.send(Ok(answer)).unwrap();
                     }
                     Query::Export { reply, .. } => {
                         let (told, export) = tokio::sync::oneshot::channel();
@@ -468,4 +470,12 @@ async fn each_role_s_requests_carry_its_rank_and_leave_a_line() {
         assert!(line.address.starts_with("127.0.0.1:"), "{}", line.address);
     }
     assert_eq!(world.counters.requests_not_allowed.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn an_agent_is_told_that_the_master_stops() {
+    let mut world = World::new();
+    let (session, _, handle) = world.agent("n1").await;
+    drop(handle);
+    assert_eq!(closed_words(&session).await, "the master is stopping");
 }

@@ -18,6 +18,7 @@ mod gpus_begin;
 mod groups;
 mod hdfs;
 mod hostile;
+mod large;
 mod life;
 mod links;
 mod malformed;

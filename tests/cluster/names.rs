@@ -36,8 +36,19 @@ const ODD: [&str; 17] = [
 ];
 
 /// Never part of a name.
-const WRONG: [&str; 8] =
-    ["", " ", "a\nb", "a\tb\rc", "\u{1b}[2J\u{1b}]0;x\u{7}", "a\u{202e}b", "a\0b", "\u{200f}"];
+const WRONG: [&str; 11] = [
+    "",
+    " ",
+    "a\nb",
+    "a\tb\rc",
+    "\u{1b}[2J\u{1b}]0;x\u{7}",
+    "a\u{202e}b",
+    "a\0b",
+    "\u{200f}",
+    "\u{200b}",
+    "\u{ad}\u{ad}",
+    "\u{e0041}\u{e0042}",
+];
 
 struct Shell<'a> {
     cluster: &'a Cluster,

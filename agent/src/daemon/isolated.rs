@@ -8,7 +8,7 @@ use model::{JobId, Task};
 
 use super::Agent;
 use crate::cgroup::{self, Group, Memory, Tree};
-use crate::config::{self, TaskUser};
+use crate::config::{self, Settings, TaskUser};
 use crate::ledger::{Held, Key};
 use crate::procfs::{self, Process};
 use crate::task::process::Refused;
@@ -205,6 +205,8 @@ impl Agent {
 
     pub(super) fn tell_isolated(&self, notes: &mut NodeNotes) {
         notes.isolation = self.isolation.clone();
+        let Settings { as_submitter, user, .. } = &*self.settings;
+        notes.one_user = (!as_submitter).then(|| user.name.clone());
         notes.rejects = self.isolated.rejects.iter().cloned().collect();
         let ends = self.isolated.ends.iter().map(|(&(key, task), &cause)| EndReport {
             job: key.job,

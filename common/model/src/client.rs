@@ -192,6 +192,9 @@ pub enum Answer {
     Certificates(Vec<CertificateView>),
     /// A request for a certificate, in PEM.
     CertificateRequest(String),
+    /// One of several pieces of an answer that is longer than a frame, put together the body of
+    /// its frame; the last is empty. From protocol 4 on.
+    Piece(Vec<u8>),
 }
 
 /// Why a request was not done. Each kind is one exit code of the command line.

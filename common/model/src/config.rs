@@ -180,7 +180,10 @@ pub struct JobTimesConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
+    /// Jobs that have not ended.
     pub jobs_queued_max: u32,
+    /// Of these, of one person who is neither operator nor admin.
+    pub jobs_per_user: u32,
     /// Finished jobs kept in the store.
     pub jobs_finished_kept: u32,
     pub events_kept: u32,

@@ -110,16 +110,17 @@ impl NodeId {
     /// A name out of a file that no certificate carries: any printable text.
     ///
     /// # Errors
-    /// Where it is empty, longer than 253 characters, or holds a control character.
+    /// Where it is longer than 253 characters, shows nothing, or holds a control character.
     pub fn for_file(text: &str) -> Result<Self, InvalidName> {
-        let fits = (1..=253).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        let fits = (1..=253).contains(&text.chars().count())
+            && crate::text::text_problem(text, 4 * 253).is_none();
         if fits {
             return Ok(Self(text.into()));
         }
         Err(InvalidName {
             what: "node name",
             given: text.chars().take(80).collect(),
-            remedy: "use 1 to 253 characters without control characters",
+            remedy: "use 1 to 253 characters that can be seen, without control characters",
         })
     }
 

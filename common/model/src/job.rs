@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::location::Location;
 use crate::resources::{NAMED_MAX, Resources};
 use crate::shape::Shape;
+use crate::text::text_problem;
 
 /// The engine that runs the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -390,21 +391,6 @@ impl JobSpec {
 #[must_use]
 pub fn name_problem(name: &str) -> Option<String> {
     text_problem(name, NAME_BYTES_MAX)
-}
-
-fn text_problem(text: &str, bytes_max: usize) -> Option<String> {
-    if text.trim().is_empty() {
-        return Some("is empty".to_owned());
-    }
-    if text.len() > bytes_max {
-        return Some(format!("has {} bytes", text.len()));
-    }
-    // Direction marks reorder a terminal's line as control characters do.
-    let odd = |c: &char| {
-        c.is_control()
-            || matches!(*c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().find(odd).map(|c| format!("contains the unprintable character {c:?}"))
 }
 
 fn check_bounds(field: &str, bounds: Bounds, faults: &mut Vec<Fault>) {

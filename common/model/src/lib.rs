@@ -18,9 +18,11 @@ pub mod options;
 pub mod reason;
 pub mod resources;
 pub mod shape;
+pub mod text;
 pub mod time;
 pub mod units;
 pub mod view;
+pub mod weight;
 
 pub use ids::{
     BootId, CheckpointId, Generation, Incarnation, InvalidName, JobId, NodeId, Revision, RoundId,

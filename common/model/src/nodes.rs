@@ -38,6 +38,9 @@ pub struct NodeNotes {
     pub addresses: Vec<IpAddr>,
     /// Tasks with processes that outlive their KILL.
     pub stuck: Vec<StuckReport>,
+    /// The one user that all tasks run as, whoever submitted them; none where each runs as the
+    /// user of its submitter.
+    pub one_user: Option<String>,
 }
 
 /// A task that the server cannot end: it counts as running until its last process is gone.

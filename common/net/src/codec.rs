@@ -47,6 +47,16 @@ pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameE
     Ok(out.bytes)
 }
 
+/// The body of a frame alone, for a message that is sent in pieces.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_body<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameError> {
+    let mut frame = encode(message, limit)?;
+    drop(frame.drain(..PREFIX));
+    Ok(frame)
+}
+
 /// Reads a message from the whole of a frame's body.
 ///
 /// # Errors
@@ -58,7 +68,10 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
         0..=0x1000 => decode_within::<T, 0x8000>(bytes),
         0x1001..=0x1_0000 => decode_within::<T, 0x8_0000>(bytes),
         0x1_0001..=0x10_0000 => decode_within::<T, 0x80_0000>(bytes),
-        _ => decode_within::<T, { 8 * crate::FRAME_BYTES_MAX }>(bytes),
+        0x10_0001..=crate::FRAME_BYTES_MAX => {
+            decode_within::<T, { 8 * crate::FRAME_BYTES_MAX }>(bytes)
+        }
+        _ => decode_within::<T, { 8 * crate::ANSWER_BYTES_MAX }>(bytes),
     }
 }
 

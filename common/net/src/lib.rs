@@ -28,7 +28,7 @@ mod verify;
 mod wallet;
 
 pub use client::{ConnectOptions, connect};
-pub use codec::{decode, encode};
+pub use codec::{decode, encode, encode_body};
 pub use connection::{Connection, Session};
 pub use credentials::{
     CertificateStatus, Credentials, TlsFiles, certificate_status, certificate_statuses,
@@ -68,6 +68,10 @@ pub const SERVER_NAME: &str = "optimus-master";
 /// Longest frame, in bytes after the length prefix: a heartbeat or a desired set of a node with
 /// hundreds of tasks is some 100 KB, a piece of a snapshot 1 MiB.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// Longest answer to an operator, sent in pieces: ten thousand jobs with their reasons are some
+/// MB.
+pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// Longest frame from an operator: a job has at most 64 KiB of command and environment.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;

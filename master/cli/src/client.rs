@@ -8,10 +8,11 @@ use model::client::{
     Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request, STOPPING, UNANSWERED,
 };
 use model::nodes::{CertificateCall, PROTOCOL_OF_NODES};
-use net::{Close, ConnectError, ConnectOptions, Connection, Credentials, FrameError};
+use net::{Close, ConnectError, ConnectOptions, Connection, Credentials};
 
 use crate::clock;
 use crate::config::{Environment, MASTER, PORT};
+use crate::exchange::{exchange, refused};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::skew;
@@ -367,13 +368,6 @@ fn refused_now(refusal: Refusal, before: bool) -> Failure {
     failure
 }
 
-async fn exchange(connection: &Connection, request: &Request) -> Result<Reply, FrameError> {
-    let (mut writer, mut reader) = connection.open_bi().await?;
-    writer.send(request).await?;
-    writer.finish();
-    reader.receive::<Reply>().await?.ok_or(FrameError::Cut { bytes: 0 })
-}
-
 /// An answer to another question: the two programs are not of one release.
 #[must_use]
 pub(crate) fn unexpected(answer: &Answer) -> Failure {
@@ -420,32 +414,4 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     let name = if address.contains(':') { address.to_owned() } else { format!("{address}:{PORT}") };
     let found = tokio::net::lookup_host(name).await;
     found.map(Iterator::collect).map_err(|error| no_address(address, &error.to_string()))
-}
-
-fn refused(error: &ConnectError) -> Failure {
-    let (exit, otherwise) = match error {
-        ConnectError::CertificateRefused { .. } | ConnectError::NotTheMaster { .. } => {
-            (Exit::NotAllowed, "use the certificates of this master's cluster, see --tls-dir")
-        }
-        ConnectError::Role { .. } => (
-            Exit::NotAllowed,
-            "use a certificate of a user, operator or admin: `optimus cert issue operator NAME`",
-        ),
-        ConnectError::Version { .. } => {
-            (Exit::Unavailable, "use the `optimus` of the master's release")
-        }
-        ConnectError::Unreachable { .. }
-        | ConnectError::NothingListens { .. }
-        | ConnectError::Silent { .. }
-        | ConnectError::Busy { .. }
-        | ConnectError::Refused { .. }
-        | ConnectError::Failed { .. }
-        | ConnectError::Local { .. } => (
-            Exit::Unavailable,
-            "check that optimus-master runs there; give another with --master or OPTIMUS_MASTER",
-        ),
-    };
-    let message = error.to_string();
-    let message = message.split_once("; ").map_or(&*message, |(message, _)| message);
-    Failure::new(exit, message, otherwise)
 }

@@ -41,6 +41,8 @@ pub(crate) enum Done {
     Well,
     /// The job that was waited for ended FAILED or CANCELLED.
     JobFailed,
+    /// It told what it could, without the master.
+    Without(Exit),
 }
 
 impl Done {
@@ -49,6 +51,7 @@ impl Done {
         match self {
             Self::Well => 0,
             Self::JobFailed => Exit::JobFailed.code(),
+            Self::Without(exit) => exit.code(),
         }
     }
 }
@@ -81,6 +84,7 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
     match command {
         Command::Submit(args) => return submit::submit(context, args).await,
         Command::Wait(args) => return wait::wait(context, args.job, args.timeout).await,
+        Command::Doctor(args) => return doctor::doctor(context, &args).await,
         Command::Ps(args) => read::ps(context, &args.read, args.all).await,
         Command::Show(args) => read::show(context, &args).await,
         Command::Why(args) => read::why(context, &args).await,
@@ -102,7 +106,6 @@ async fn dispatch(command: Command, context: &mut Context<'_>) -> Result<Done, F
         Command::Node(NodeCommand::Cordon(args)) => node::cordon(context, &args).await,
         Command::Node(NodeCommand::Drain(args)) => node::drain(context, &args).await,
         Command::Node(NodeCommand::Undrain(args)) => node::undrain(context, &args).await,
-        Command::Doctor(args) => doctor::doctor(context, &args).await,
         Command::Node(NodeCommand::Gpus(args)) => gpus::gpus(context, &args).await,
         Command::Status(args) => read::status(context, &args).await,
         Command::Plan(args) => offline::plan(context, &args),

@@ -11,7 +11,7 @@ const COUNT: Want = Want::Integer(u32::MAX as u64);
 const COUNTS: Want = Want::Integers(u32::MAX as u64);
 
 /// Every key of `master.toml`.
-pub(crate) const MASTER_KEYS: [Key; 49] = [
+pub(crate) const MASTER_KEYS: [Key; 50] = [
     Key::optional("cluster", Want::Text),
     Key::optional("listen", Want::Text),
     Key::optional("state_dir", Want::Text),
@@ -45,6 +45,7 @@ pub(crate) const MASTER_KEYS: [Key; 49] = [
     Key::optional("jobs.stall_timeout", Want::Duration),
     Key::optional("jobs.checkpoints_kept", COUNT),
     Key::optional("limits.jobs_queued_max", COUNT),
+    Key::optional("limits.jobs_per_user", COUNT),
     Key::optional("limits.jobs_finished_kept", COUNT),
     Key::optional("limits.events_kept", COUNT),
     Key::optional("limits.rounds_kept", COUNT),

@@ -1,9 +1,10 @@
 //! Whether one who asks may have it: the only place that decides, by [`model::access::TABLE`].
 
 use model::JobId;
-use model::access::{Asker, Deed, Needs, Rank};
+use model::access::{Asker, Deed, Needs};
 use model::agent::AgentQuery;
 use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply};
+use model::text::is_visible;
 use model::{NodeId, Task};
 
 use crate::change::Asked;
@@ -35,6 +36,16 @@ const fn job_of_change(change: &Change) -> Option<JobId> {
     }
 }
 
+/// A reason is there to be read, and not to look like none.
+fn legible(reason: Option<&str>) -> Result<(), Refusal> {
+    let reason = reason.unwrap_or_default();
+    if reason.trim().is_empty() || is_visible(reason) {
+        return Ok(());
+    }
+    let words = "the reason has no visible character";
+    Err(Refusal::new(ErrorKind::Invalid, words, "give it in words, or leave it out"))
+}
+
 impl Control {
     /// Whether `asker` may do this, by the role in the certificate and whose the job is. A job
     /// that does not exist is nobody's: that it is not there is for others to say.
@@ -51,9 +62,10 @@ impl Control {
     }
 
     /// A change that is admitted is made, or refused for what it is.
-    pub(crate) fn on_asked(&mut self, rank: Rank, asked: Asked, change: Change) {
-        let asker = Asker { user: asked.user.clone(), rank };
-        match self.admit_change(&asker, &change).and_then(|()| self.admits_changes()) {
+    pub(crate) fn on_asked(&mut self, asked: Asked, change: Change) {
+        let asker = Asker { user: asked.user.clone(), rank: asked.rank };
+        let admitted = self.admit_change(&asker, &change).and_then(|()| self.admits_changes());
+        match admitted.and_then(|()| legible(asked.reason.as_deref())) {
             Ok(()) => self.on_change(asked, change),
             Err(refusal) => self.reply(asked.request, Err(refusal)),
         }

@@ -1,6 +1,7 @@
 //! Operators' changes. Each is checked whole before anything is touched, so that a dry run is
 //! the same path without its last step.
 
+use model::access::Rank;
 use model::client::{Answer, Change, ErrorKind, Refusal, Reply};
 use model::diverged::OnNan;
 use model::{Bounds, JobId, JobOptions, NodeId, Shape};
@@ -17,6 +18,7 @@ use crate::step::Control;
 pub(crate) struct Asked {
     pub(crate) request: RequestKey,
     pub(crate) user: String,
+    pub(crate) rank: Rank,
     pub(crate) dry_run: bool,
     pub(crate) reason: Option<String>,
 }

@@ -29,10 +29,17 @@ impl Control {
         for id in std::mem::take(&mut self.out.desired) {
             let Some(node) = self.nodes.get(&id) else { continue };
             let Some(session) = node.session else { continue };
-            let generations = self.desired_of(&id);
-            let extras = self.extras_of(&id, &generations);
+            let mut generations = self.desired_of(&id);
+            let left_out = self.cut_desired(node, &mut generations);
+            let mut extras = self.extras_of(&id, &generations);
+            let mut orders = self.orders_of(&id, &generations);
+            let mut crowded = self.cut_extras(&mut extras);
+            crowded |= self.cut_orders(&mut orders, &generations);
+            if node.crowded || crowded || !left_out.is_empty() {
+                self.note_left_out(&id, left_out, crowded);
+            }
+            let node = self.nodes.get(&id).expect("it was there a line ago");
             let sent = node.sent.as_ref();
-            let orders = self.orders_of(&id, &generations);
             let same = node.sent_extras == extras && node.sent_orders == orders;
             if same && sent.is_some_and(|(_, last)| *last == generations) {
                 continue;

@@ -1,5 +1,7 @@
 //! What an operator should look at: `optimus doctor`.
 
+use std::collections::BTreeSet;
+
 use model::nodes::{Finding, GpuHealth, Severity};
 use model::reason::{Reachability, Schedulability};
 use model::{JobId, UnixMs};
@@ -53,6 +55,7 @@ impl Control {
     pub fn findings(&self, now: Now) -> Vec<Finding> {
         let mut findings = Vec::new();
         self.cluster_findings(now, &mut findings);
+        findings.extend(self.shared_user());
         for node in self.nodes.values() {
             if findings.len() > FINDINGS_MAX {
                 break;
@@ -66,6 +69,34 @@ impl Control {
             self.job_findings(now, *id, &mut findings);
         }
         sorted(findings)
+    }
+
+    /// Jobs of several people that run as one user of a server can read each other's files,
+    /// environment and memory.
+    fn shared_user(&self) -> Option<Finding> {
+        let people: BTreeSet<&str> =
+            self.unfinished.iter().map(|id| self.job(*id).record.user.as_str()).collect();
+        let one = |node: &&Node| {
+            let notes = node.notes.as_ref().filter(|_| node.session.is_some());
+            notes.is_some_and(|notes| notes.one_user.is_some())
+        };
+        let mut nodes = self.nodes.values().filter(one);
+        let first = nodes.next().filter(|_| people.len() > 1)?;
+        let user = first.notes.as_ref().and_then(|notes| notes.one_user.as_deref());
+        let words = format!(
+            "jobs of {} people run as one user, as {} on {}{}: they can read each other's files \
+             and environment",
+            people.len(),
+            plain(user.unwrap_or_default()),
+            first.id(),
+            match nodes.count() {
+                0 => String::new(),
+                more => format!(" and {more} more nodes"),
+            }
+        );
+        let remedy = "set task_user_from = \"submitter\" in agent.toml where each has a user, or \
+                      put no secrets into jobs";
+        Some(finding(Severity::Note, "tasks", words, remedy))
     }
 
     fn cluster_findings(&self, now: Now, findings: &mut Vec<Finding>) {

@@ -115,13 +115,14 @@ impl Control {
         let waits = waits.map_or_else(String::new, |(node, words)| {
             format!("; {node} cannot bring their data set yet: {words}")
         });
+        let held = self.left_out_words(job).map(|words| format!("; {words}")).unwrap_or_default();
         let why = match life.origin {
             Origin::Queue => "starts",
             Origin::Rescale => "moves: starts",
             Origin::Fault => "comes back: starts",
         };
         format!(
-            "{why} {} with {}; {stepped} of {workers} workers have made a step{waits}",
+            "{why} {} with {}; {stepped} of {workers} workers have made a step{waits}{held}",
             life.generation,
             life.shape()
         )

@@ -121,6 +121,7 @@ impl Control {
             used = used.plus(&demand_of(self.job(*job), on));
         }
         assert_eq!(node.used, used, "{id}: what is used is the sum of who uses it");
+        assert_eq!(node.places, self.places_taken(node), "{id}: places are counted as taken");
         let mut ports = BTreeSet::new();
         for job in &node.lives {
             let job = self.job(*job);

@@ -37,6 +37,7 @@ mod submit;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod told;
 mod view;
 mod view_cluster;
 mod warm;
@@ -49,3 +50,4 @@ pub use record::{Key, Record, Write};
 pub use restore::RestoreError;
 pub use settings::Settings;
 pub use step::Control;
+pub use told::TOLD_BYTES_MAX;

@@ -32,6 +32,8 @@ pub(crate) struct Node {
     /// Jobs with a generation here that is not proved dead, and what these take.
     pub(crate) lives: BTreeSet<JobId>,
     pub(crate) used: Resources,
+    /// Places that they take: see [`crate::told`].
+    pub(crate) places: u64,
     /// Processes here that no phase knows: they take room until the agent has stopped them.
     pub(crate) strangers: BTreeMap<(JobId, Generation), Shape>,
     pub(crate) strangers_use: Resources,
@@ -42,6 +44,10 @@ pub(crate) struct Node {
     /// What came with it.
     pub(crate) sent_extras: Extras,
     pub(crate) sent_orders: NodeOrders,
+    /// Jobs whose start it was not told yet, as its message was full; and whether more is to
+    /// follow once it has done what it was told.
+    pub(crate) left_out: BTreeSet<JobId>,
+    pub(crate) crowded: bool,
     /// What its agent told of the server itself in this session; none before, and from an agent
     /// older than protocol 4.
     pub(crate) notes: Option<NodeNotes>,
@@ -93,12 +99,15 @@ impl Node {
             clock_skew_ms: 0,
             lives: BTreeSet::new(),
             used: Resources::default(),
+            places: 0,
             strangers: BTreeMap::new(),
             strangers_use: Resources::default(),
             tells_notes: false,
             sent: None,
             sent_extras: Extras::default(),
             sent_orders: NodeOrders::default(),
+            left_out: BTreeSet::new(),
+            crowded: false,
             notes: None,
             refusal_told: None,
             alerts_told: BTreeMap::new(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::agent::CheckpointOrder;
-use model::{JobId, Millis, NodeId};
+use model::{JobId, Millis, NodeId, Shape};
 
 use crate::command::Command;
 use crate::event::{Now, Refused};
@@ -25,6 +25,7 @@ use crate::round::Rounding;
 use crate::settings::Settings;
 use crate::step::{Control, Out};
 use crate::timers::{JobTimer, Timer, Timers};
+use crate::told::places;
 
 /// Why a store cannot be taken up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +141,10 @@ impl Control {
             Record::OptionsV1(record) => {
                 if let Some(job) = self.jobs.get_mut(&record.job) {
                     job.options = record.options;
+                    // What is told of a job's data set takes places, too.
+                    for share in job.placement().0 {
+                        self.recount(&share.node);
+                    }
                 }
             }
             Record::DivergingV1(record) => {
@@ -260,12 +265,14 @@ impl Control {
 
     fn restore_share(&mut self, id: JobId, share: &model::NodeShare) {
         let take = demand(self.job(id), share);
+        let more = places(self.job(id), Shape::new(share.servers, share.workers));
         let node = self.nodes.entry(share.node.clone()).or_insert_with(|| {
             // Its record was never written: it will tell when it connects.
             Node::new(unheard(share.node.clone()))
         });
         node.lives.insert(id);
         node.used = node.used.plus(&take);
+        node.places = node.places.saturating_add(more);
     }
 
     /// The interval goes on from the last checkpoint as far as the wall clock can be believed.

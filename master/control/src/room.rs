@@ -12,6 +12,7 @@ use crate::job::Job;
 use crate::job::live::Live;
 use crate::record::Wish;
 use crate::step::Control;
+use crate::told::places;
 
 /// What a share of a job takes on its node.
 pub(crate) fn demand(job: &Job, share: &NodeShare) -> Resources {
@@ -34,9 +35,11 @@ impl Control {
         job.changed = mono;
         for share in &placement.0 {
             let take = demand(self.job(id), share);
+            let more = places(self.job(id), Shape::new(share.servers, share.workers));
             if let Some(node) = self.nodes.get_mut(&share.node) {
                 node.lives.insert(id);
                 node.used = node.used.plus(&take);
+                node.places = node.places.saturating_add(more);
                 node.stop_told.remove(&id);
             }
         }
@@ -97,8 +100,10 @@ impl Control {
                 used = used.plus(&demand_of(job, life.placement.on(id)));
             }
         }
+        let places = self.places_taken(node);
         let node = self.nodes.get_mut(id).expect("it was there a line ago");
         node.used = used;
+        node.places = places;
     }
 
     pub(crate) fn free_ports(&mut self, dead: impl Fn(&crate::ports::Holder) -> bool) {
@@ -129,6 +134,9 @@ impl Control {
             let need = demand(job, share);
             if let Some((kind, have, want)) = free.lacks(&need) {
                 return Err(format!("{} needs {want} {kind}, {have} free", share.node));
+            }
+            if let Some(why) = self.without_places(job, share) {
+                return Err(why);
             }
         }
         Ok(())

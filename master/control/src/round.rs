@@ -173,7 +173,9 @@ impl Control {
                 jobs.push(input);
             }
         }
-        let nodes = self.node_inputs(&jobs).into();
+        let mut nodes = self.node_inputs(&jobs);
+        self.count_places(&mut jobs, &mut nodes);
+        let nodes = nodes.into();
         Snapshot { revision: self.rounding.revision, now: self.now.mono, nodes, jobs }
     }
 

@@ -83,6 +83,7 @@ impl Control {
         node.sequence = None;
         node.tells_notes = false;
         node.sent = None;
+        node.left_out.clear();
         node.stop_told.clear();
         let skew = i128::from(unix_ms) - i128::from(self.now.unix.0);
         node.clock_skew_ms = i64::try_from(skew).unwrap_or(i64::MAX);
@@ -293,6 +294,9 @@ impl Control {
         self.note_strangers(id, strangers);
         if let Some(node) = self.nodes.get_mut(id) {
             node.tasks = tasks;
+            if node.crowded {
+                self.out.desired.insert(id.clone());
+            }
         }
         self.tend_stuck(id);
     }

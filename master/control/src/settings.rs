@@ -44,6 +44,8 @@ pub struct Settings {
     pub gpus: GpuRules,
     pub checkpoints_kept: usize,
     pub jobs_queued_max: usize,
+    /// Of these, of one person: no one's may keep all others' out.
+    pub jobs_per_user: usize,
     pub jobs_finished_kept: usize,
     pub events_kept: usize,
     pub rounds_kept: usize,
@@ -98,6 +100,7 @@ impl From<&MasterConfig> for Settings {
             },
             checkpoints_kept: count(jobs.checkpoints_kept).max(1),
             jobs_queued_max: count(limits.jobs_queued_max),
+            jobs_per_user: count(limits.jobs_per_user),
             jobs_finished_kept: count(limits.jobs_finished_kept),
             events_kept: count(limits.events_kept).max(1),
             rounds_kept: count(limits.rounds_kept).max(1),

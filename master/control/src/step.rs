@@ -115,8 +115,8 @@ impl Control {
             }
             Event::NodeDisconnected { node, session } => self.on_disconnected(&node, session),
             Event::Change { request, user, rank, dry_run, reason, change } => {
-                let asked = crate::change::Asked { request, user, dry_run, reason };
-                self.on_asked(rank, asked, *change);
+                let asked = crate::change::Asked { request, user, rank, dry_run, reason };
+                self.on_asked(asked, *change);
             }
             Event::RoundFinished { plan, refused, elapsed_s } => {
                 self.on_round_finished(&plan, refused, elapsed_s);

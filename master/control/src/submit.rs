@@ -1,5 +1,6 @@
 //! Taking a job in.
 
+use model::access::Rank;
 use model::client::{Answer, ErrorKind, Refusal, Reply};
 use model::diverged::OnNan;
 use model::job::CURVE_FIELD;
@@ -66,6 +67,7 @@ impl Control {
                 "wait until some have ended, or raise limits.jobs_queued_max",
             ));
         }
+        self.within_share(asked)?;
         if asked.dry_run {
             let note = format!("{DRY_RUN}; the job is valid");
             return Ok(Answer::Accepted { job: None, node: None, note });
@@ -80,6 +82,26 @@ impl Control {
             self.out.diverging.insert(job);
         }
         Ok(Answer::Submitted { job, created: true, submitted_s_ago: 0.0 })
+    }
+
+    /// One person's jobs leave room for those of others.
+    fn within_share(&self, asked: &Asked) -> Result<(), Refusal> {
+        let most = self.settings.jobs_per_user;
+        // Whoever looks after the cluster may fill it.
+        if asked.rank != Rank::User || self.unfinished.len() < most {
+            return Ok(());
+        }
+        let own = self.unfinished.iter().filter(|id| self.job(**id).record.user == asked.user);
+        let own = own.count();
+        if own < most {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ErrorKind::Unavailable,
+            format!("{} has {own} jobs that have not ended, of at most {most}", asked.user),
+            "wait until some have ended, cancel some, or ask an admin to raise \
+             limits.jobs_per_user",
+        ))
     }
 
     fn accept(&mut self, asked: &Asked, spec: JobSpec, request_id: Option<String>) -> JobId {

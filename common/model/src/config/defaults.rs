@@ -102,6 +102,7 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             jobs_queued_max: 10_000,
+            jobs_per_user: 1_000,
             jobs_finished_kept: 10_000,
             events_kept: 20_000,
             rounds_kept: 1_000,

@@ -127,6 +127,7 @@ fn notes() -> NodeNotes {
             task,
             words: "process 4711 (state D, waits in rpc_wait)".to_owned(),
         }],
+        one_user: Some("nobody".to_owned()),
     }
 }
 
@@ -213,6 +214,7 @@ fn answers(recorded: &mut Recorded) {
         recorded.check(&format!("Answer::{name}"), &reply);
     };
     answer("NodeMore", Answer::NodeMore(Box::new(more())));
+    answer("Piece", Answer::Piece(vec![1, 2, 3]));
     let finding = |severity| Finding {
         severity,
         subject: "n1".to_owned(),

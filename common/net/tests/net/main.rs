@@ -16,4 +16,5 @@ mod raw;
 mod refused;
 mod renewal;
 mod restart;
+mod weights;
 mod world;

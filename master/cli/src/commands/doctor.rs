@@ -8,14 +8,14 @@ use model::client::{Answer, Read};
 use model::nodes::{Finding, PROTOCOL_OF_NODES, Severity};
 use model::view::Status;
 
-use super::Context;
 use super::read::{POLL, Screen};
+use super::{Context, Done};
 use crate::args::DoctorArgs;
 use crate::client::unexpected;
 use crate::clock;
 use crate::configfile;
 use crate::contract::doctor::{FINDINGS, FindingJson};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::listing::Format;
 
 /// Settings of daemons that run on this machine, where there are any.
@@ -29,39 +29,51 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The master's time is known to about this: its own clock may have been set since it started.
 const SKEW_S_MAX: f64 = 2.0;
 
-pub(super) async fn doctor(context: &mut Context<'_>, args: &DoctorArgs) -> Result<(), Failure> {
+/// Tells what was found, also without the master: its exit code then says that it was not there.
+///
+/// # Errors
+/// What the master refuses, and where the output cannot be written.
+pub(super) async fn doctor(context: &mut Context<'_>, args: &DoctorArgs) -> Result<Done, Failure> {
     let view = args.read.view(context.format);
     let choice = FINDINGS.choose(&view)?;
     let style = context.output.style(view.utc);
-    let first = FINDINGS.select(findings(context).await?, &choice, &style);
+    let (found, done) = findings(context).await?;
+    let first = FINDINGS.select(found, &choice, &style);
     if !view.watch {
         let table = matches!(view.format, Format::Table | Format::Wide);
         if first.is_empty() && table && view.filters.is_empty() {
             context.output.talk("nothing to look at");
         }
-        return context.output.data(&FINDINGS.render(&first, &choice, &view, &style));
+        context.output.data(&FINDINGS.render(&first, &choice, &view, &style))?;
+        return Ok(done);
     }
     let mut screen = Screen::start(context, &FINDINGS, &choice, &view)?;
     screen.show(context, first)?;
     loop {
         tokio::time::sleep(POLL).await;
         let style = context.output.style(view.utc);
-        let rows = FINDINGS.select(findings(context).await?, &choice, &style);
+        let rows = FINDINGS.select(findings(context).await?.0, &choice, &style);
         screen.show(context, rows)?;
     }
 }
 
-async fn findings(context: &mut Context<'_>) -> Result<Vec<FindingJson>, Failure> {
+async fn findings(context: &mut Context<'_>) -> Result<(Vec<FindingJson>, Done), Failure> {
     let mut findings = Vec::new();
-    match of_master(context).await {
+    let mut done = Done::Well;
+    let (connected, told) = match context.master.connect().await {
+        Ok(_) => (true, of_master(context).await),
+        Err(failure) => (false, Err(failure)),
+    };
+    match told {
         Ok(more) => findings.extend(more),
+        // It answers, and its answer is no: the asker's certificate is not for this question.
+        Err(failure) if connected && failure.exit == Exit::NotAllowed => return Err(failure),
         // What keeps an operator from the master is the first thing to look at.
-        Err(failure) => findings.push(finding(
-            Severity::Fault,
-            "master",
-            failure.message.clone(),
-            failure.hint.clone(),
-        )),
+        Err(failure) => {
+            done = Done::Without(failure.exit);
+            let Failure { message, hint, .. } = failure;
+            findings.push(finding(Severity::Fault, "master", message, hint));
+        }
     }
     findings.extend(of_certificate(context));
     findings.extend(FILES.iter().filter_map(|(path, check)| of_file(Path::new(path), *check)));
@@ -69,7 +81,7 @@ async fn findings(context: &mut Context<'_>) -> Result<Vec<FindingJson>, Failure
         let key = |finding: &Finding| (finding.subject.clone(), finding.words.clone());
         b.severity.cmp(&a.severity).then_with(|| key(a).cmp(&key(b)))
     });
-    Ok(findings.iter().map(FindingJson::from).collect())
+    Ok((findings.iter().map(FindingJson::from).collect(), done))
 }
 
 fn finding(

@@ -184,7 +184,7 @@ pub(super) fn resources(json: &Json, at: &At<'_>, faults: &mut Faults) -> Option
 /// Within the scheduler `memory` names the bytes, so nothing else may be called so.
 fn is_kind(name: &str) -> bool {
     (1..=63).contains(&name.chars().count())
-        && !name.chars().any(char::is_control)
+        && model::text::text_problem(name, 4 * 63).is_none()
         && name != "memory"
 }
 

@@ -140,7 +140,8 @@ fn job<'a>(
     let fields = faults.object(json, at, &FIELDS)?;
     let id = fields.need("id", faults).and_then(|json| {
         let text = faults.text(json, &at.field("id"))?;
-        let fine = (1..=253).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        let fine = (1..=253).contains(&text.chars().count())
+            && model::text::text_problem(text, 4 * 253).is_none();
         if !fine {
             let problem = format!("is {:?}", text.chars().take(80).collect::<String>());
             faults.add(&at.field("id"), problem, "use 1 to 253 printable characters");

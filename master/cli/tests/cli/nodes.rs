@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use model::client::{Answer, Call, Change, Read, Request};
+use model::client::{Answer, Call, Change, ErrorKind, Read, Refusal, Reply, Request};
 use model::nodes::NodeMore;
 use model::reason::Schedulability;
 
@@ -79,12 +79,44 @@ fn doctor_checks_the_way_to_the_master_too() {
     let mut command = optimus("doctor -o json");
     command.env("OPTIMUS_MASTER", "127.0.0.1:9").env("OPTIMUS_TLS_DIR", pki());
     let ran = Ran::of(&command.output().unwrap());
-    assert_eq!(ran.code, Some(0), "its answer is that: {ran:?}");
+    assert_eq!(ran.code, Some(6), "its answer is that, and no master: {ran:?}");
     let json = ran.json();
     assert_eq!(json["schema"], "optimus.doctor/1");
     assert_eq!(json["findings"][0]["severity"], "fault");
     assert_eq!(json["findings"][0]["subject"], "master");
     assert!(json["findings"][0]["words"].as_str().unwrap().contains("127.0.0.1:9"), "{ran:?}");
+}
+
+#[test]
+fn doctor_that_is_refused_is_4_and_no_fault_of_the_master() {
+    let fake = Fake::start(|request| match &request.call {
+        Call::Read(Read::Doctor) => {
+            let words = "user uma may not do this: doctor needs the role operator";
+            Err(Refusal::new(ErrorKind::NotAllowed, words, "see optimus roles")).into()
+        }
+        _ => views::answer(request),
+    });
+    let ran = fake.run("doctor");
+    assert_eq!((ran.code, ran.out.as_str()), (Some(4), ""), "{ran:?}");
+    assert!(ran.err.contains("user uma may not do this"), "{ran:?}");
+}
+
+#[test]
+fn an_answer_in_pieces_is_put_together() {
+    let fake = Fake::start(|request| match &request.call {
+        Call::Read(Read::Jobs) => {
+            let mut rows = views::rows();
+            rows[0].name = "n".repeat(5 << 20);
+            let body = net::encode_body(&Reply::Ok(Answer::Jobs(rows)), net::ANSWER_BYTES_MAX);
+            let body = body.unwrap();
+            let pieces = body.chunks(1 << 20).chain([&[][..]]);
+            Does::Replies(pieces.map(|piece| Ok(Answer::Piece(piece.to_vec()))).collect())
+        }
+        _ => views::answer(request),
+    });
+    let ran = fake.run("ps -o json");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(ran.json()["jobs"][0]["name"].as_str().map(str::len), Some(5 << 20));
 }
 
 #[test]

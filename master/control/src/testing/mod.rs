@@ -25,6 +25,7 @@ mod stories;
 mod stragglers;
 mod stuck;
 mod table;
+mod told;
 mod training;
 mod trouble;
 mod warm;
@@ -191,6 +192,7 @@ impl World {
                     self.replies.insert(request.0, *reply);
                 }
                 Command::SendDesired { node, session, desired, extras, orders } => {
+                    told::assert_fits(&desired, &extras, &orders);
                     // A liar may have named another.
                     let Some(agent) = self.agents.get_mut(&node) else { continue };
                     if agent.session == Some(session) && agent.hears {

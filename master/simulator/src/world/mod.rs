@@ -206,6 +206,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
         policy: options.policy.clone(),
         profile_shapes_max: if fitted { usual.profile_shapes_max } else { 0 },
         jobs_queued_max: usize::MAX,
+        jobs_per_user: usize::MAX,
         pause_share: 1.0, // published policies know no such bound
         ..usual
     };
