@@ -191,8 +191,7 @@ impl Link {
         }
         let (mut extras, mut orders) = (Extras::default(), NodeOrders::default());
         let (mut sequence, mut contact) = (1, connection.contact());
-        let mut every = tokio::time::interval(CONTACT_EVERY);
-        let mut questions = JoinSet::new();
+        let (mut every, mut questions) = (tokio::time::interval(CONTACT_EVERY), JoinSet::new());
         loop {
             tokio::select! {
                 biased;
