@@ -165,7 +165,7 @@ fn any_order(folder: &std::path::Path, seed: u64) {
 #[test]
 fn however_the_disk_fills_and_empties_what_was_durable_is_there_and_nothing_else() {
     for seed in 1..=5_u64 {
-        on_a_small_disk("size=24m", move |folder| any_order(folder, seed * 7_919));
+        on_a_small_disk("size=48m", move |folder| any_order(folder, seed * 7_919));
     }
 }
 

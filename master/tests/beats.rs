@@ -124,7 +124,15 @@ async fn answer(connection: Connection) {
                     generation: Generation(1),
                     text: vec![b'x'; usize::try_from(bytes_max).unwrap()],
                 },
-                AgentQuery::Probe { act, .. } => AgentAnswer::Probed(act != ProbeAct::Remove),
+                AgentQuery::Probe { folder, name, act } => {
+                    let folder = Path::new(folder.strip_prefix("file://").unwrap()).join(name);
+                    let done = match act {
+                        ProbeAct::Make => std::fs::create_dir_all(&folder).is_ok(),
+                        ProbeAct::Look => folder.is_dir(),
+                        ProbeAct::Remove => std::fs::remove_dir(&folder).is_err(),
+                    };
+                    AgentAnswer::Probed(done)
+                }
                 AgentQuery::CertificateRequest | AgentQuery::CertificateInstall { .. } => {
                     AgentAnswer::Refused("not here".to_owned())
                 }
