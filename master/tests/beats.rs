@@ -310,7 +310,7 @@ async fn no_beat_is_lost_behind_a_flood_of_output() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a GiB takes a minute: for the figures that it prints"]
+#[ignore = "a GiB takes a minute, for the figures that it prints: by hand with --ignored"]
 async fn no_beat_is_lost_behind_a_gib_of_output() {
     story(PIECES_OF_A_GIB).await;
 }
