@@ -183,10 +183,14 @@ async fn hear(door: &Door, node: &NodeId, id: SessionId, reader: &mut FrameReade
 /// The state machine cuts its messages to what fits. Should one be too long all the same, the agent
 /// does without it, as it goes on with what it obeyed last: a session that is ended for it would be
 /// ended for it again and again.
-async fn send(writer: &mut FrameWriter, message: &ToAgent) -> Result<(), FrameError> {
+async fn send(
+    node: &NodeId,
+    writer: &mut FrameWriter,
+    message: &ToAgent,
+) -> Result<(), FrameError> {
     match writer.send(message).await {
         Err(error @ FrameError::TooLong { .. }) => {
-            tracing::error!(%error, "a message to an agent is not sent");
+            tracing::error!(%node, %error, "a message to an agent is not sent");
             Ok(())
         }
         other => other,
@@ -211,22 +215,16 @@ async fn tell(
         let Some((newest, extras, orders)) = desired.borrow_and_update().clone() else { continue };
         let sent = async {
             if protocol >= PROTOCOL_OF_NOTES {
-                send(&mut writer, &ToAgent::Extras(extras)).await?;
+                send(node, &mut writer, &ToAgent::Extras(extras)).await?;
             }
             if protocol >= PROTOCOL_OF_NODES {
-                send(&mut writer, &ToAgent::Orders(orders)).await?;
+                send(node, &mut writer, &ToAgent::Orders(orders)).await?;
             }
-            send(&mut writer, &ToAgent::Desired(newest)).await
+            send(node, &mut writer, &ToAgent::Desired(newest)).await
         };
         let delivered = tokio::time::timeout(DELIVERY, sent).await;
         match delivered {
             Ok(Ok(())) => {}
-            // A new session would end by it too: the node would be lost, and with it the jobs that
-            // have nothing to do with it. Nothing of the set was written.
-            Ok(Err(error @ FrameError::TooLong { .. })) => {
-                let words = format!("{error}: {node} obeys its former set until jobs there end");
-                tracing::error!(%node, words, "cannot send a desired set");
-            }
             Ok(Err(error)) => return broken(error),
             Err(_) => {
                 let words = format!("took no desired set for {} s", DELIVERY.as_secs());
