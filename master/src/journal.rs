@@ -19,6 +19,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -33,6 +34,10 @@ const HEAD_BYTES: usize = 16;
 const DELETED: u32 = u32::MAX;
 /// Less than this is not worth being set aside.
 const ASIDE_BYTES_MIN: u64 = 16 << 10;
+/// More than anyone sets aside: file systems reserve room behind growing files, too.
+const TAKEN_BACK_MAX: u64 = 32 << 20;
+/// File systems give room by pages.
+const PAGE_BYTES: u64 = 4096;
 /// Longest batch: a group of many persists, each of some records.
 const BATCH_BYTES_MAX: u32 = 512 << 20;
 /// A log shorter than this is not worth a new base, one longer makes starts slow.
@@ -216,7 +221,21 @@ impl Journal {
         let base_bytes = base.map_or(Ok(0), |path| fs::metadata(path).map(|found| found.len()))?;
         let folder = folder.to_owned();
         let (torn, aside_bytes) = (false, 0);
-        Ok((Self { folder, log, log_bytes, last, base_bytes, torn, aside_bytes, lost }, notes))
+        let mut journal =
+            Self { folder, log, log_bytes, last, base_bytes, torn, aside_bytes, lost };
+        journal.take_back();
+        Ok((journal, notes))
+    }
+
+    /// Finds what an earlier process had set aside: the file system holds it still, and on a full
+    /// disk there is nothing else.
+    fn take_back(&mut self) {
+        let Ok(found) = self.log.metadata() else { return };
+        let held = found.blocks().saturating_mul(512);
+        let bytes = held.saturating_sub(self.log_bytes.next_multiple_of(PAGE_BYTES));
+        if ASIDE_BYTES_MIN <= bytes {
+            self.set_aside(bytes.min(TAKEN_BACK_MAX));
+        }
     }
 
     /// Number of the last batch.

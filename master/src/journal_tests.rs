@@ -47,6 +47,23 @@ fn a_rebuild_gives_what_was_appended_with_and_without_a_base() {
 }
 
 #[test]
+fn what_was_set_aside_is_there_for_the_next_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(folder.path()).unwrap();
+    assert_eq!(journal.aside_bytes(), 0);
+    journal.set_aside(1 << 20);
+    journal.append(&ops(1)).unwrap();
+    let before = journal.aside_bytes();
+    drop(journal);
+    let (mut journal, _) = Journal::open(folder.path()).unwrap();
+    // The part of a page at the end of the log is not counted.
+    assert!(before <= journal.aside_bytes() + PAGE_BYTES, "{before}, {}", journal.aside_bytes());
+    journal.append(&ops(2)).unwrap();
+    drop(journal);
+    assert_eq!(rebuilt(folder.path()).unwrap(), (2, after(2)));
+}
+
+#[test]
 fn a_log_cut_at_any_byte_gives_a_whole_prefix_and_keeps_the_rest_aside() {
     let folder = tempfile::tempdir().unwrap();
     let (mut journal, _) = Journal::open(folder.path()).unwrap();

@@ -88,7 +88,8 @@ impl Control {
         let skew = i128::from(unix_ms) - i128::from(self.now.unix.0);
         node.clock_skew_ms = i64::try_from(skew).unwrap_or(i64::MAX);
         let skewed = node.clock_skew_ms.unsigned_abs() >= SKEW_TOLD_MS;
-        let skew_s = node.clock_skew_ms / 1000;
+        // What is under way for some ms makes no second of it.
+        let skew_s = node.clock_skew_ms.saturating_add(500).div_euclid(1000);
         if is_new {
             self.tell(None, Some(&id), "joined", format!("{id} joined"));
         }
