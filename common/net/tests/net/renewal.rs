@@ -238,6 +238,8 @@ fn lists_are_numbered_signed_and_kept() {
     assert_eq!(second.iter().count(), 2);
     assert_eq!(second.since(&serial_of(&one)), first.since(&serial_of(&one)), "the first date");
 
+    assert_eq!(world.ca.revoke(&[serial_of(&one)], now()).unwrap(), second, "nothing is new");
+
     assert_eq!(first.updated(&second).unwrap(), second);
     let older = second.updated(&first).unwrap_err();
     assert!(older.contains("number 1") && older.contains("number 2"), "{older}");
