@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 /// One change of the store: a value put under a key, or the key deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +108,13 @@ pub(crate) fn panic_words(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words").to_owned()
 }
 
+const LOCK_TRIES: u32 = 20;
+const LOCK_EVERY: Duration = Duration::from_millis(50);
+
+fn is_locked(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.to_string().contains("acquire lock")
+}
+
 impl SledStore {
     /// Opens the store in a folder, or makes a fresh one there.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
@@ -116,7 +124,18 @@ impl SledStore {
                 .cache_capacity(CACHE_BYTES)
                 // Every batch is flushed by hand before it is acknowledged.
                 .flush_every_ms(None);
-            Ok(config.open()?)
+            let mut tries = 0;
+            loop {
+                match config.open() {
+                    // A program that this process starts just now holds the lock of a store that
+                    // was closed a moment ago until it has begun.
+                    Err(sled::Error::Io(error)) if is_locked(&error) && tries < LOCK_TRIES => {
+                        tries += 1;
+                        std::thread::park_timeout(LOCK_EVERY);
+                    }
+                    other => return Ok(other?),
+                }
+            }
         })?;
         let data = File::open(folder.join("db"))?;
         let mut store = Self { db, data };

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, ensure};
 use harness::cluster::rows;
+use harness::wait;
 
 use crate::rollout::NODES;
-use crate::world::{CNN, World};
+use crate::world::{CNN, MINUTE, World};
 
 fn no_ghost(world: &World) -> Result<()> {
     let nodes = world.json(&["nodes"])?;
@@ -29,6 +30,14 @@ pub(crate) fn address_changes(world: &mut World) -> Result<()> {
     ensure!(shown["task_address"] == "10.77.0.99", "node show says {shown}");
     let told = world.told_since(since)?;
     ensure!(told.iter().any(|(kind, _)| kind == "address"), "nobody told of it: {told:?}");
+    // Tasks that talked over the old address wait for each other until their job counts as stalled.
+    let generation = world.show(CNN)?["generation"].clone();
+    let step = world.show(CNN)?["step"].as_u64();
+    wait::until("its job to go on or to begin anew", 4 * MINUTE, || {
+        let shown = world.show(CNN)?;
+        let goes_on = shown["generation"] != generation || step < shown["step"].as_u64();
+        Ok(goes_on.then_some(()))
+    })?;
     world.all_train()
 }
 
